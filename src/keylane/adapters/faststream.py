@@ -8,7 +8,7 @@ keylane has read is given to `process_message`. What that raises is a failed att
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import UsageError
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 LEFT_OUT = frozenset({"allow.auto.create.topics"})
 """Of FastStream's client settings: it asks for topics that are missing, and keylane names them."""
 
+FASTSTREAMS_RESET = "latest"
+"""What a subscriber has that says nothing of `auto_offset_reset`."""
+
 
 def pipeline(
     app: FastStream | KafkaBroker,
@@ -44,7 +47,8 @@ def pipeline(
 
     It reads their topics as a member of their group; `group` chooses one where there are several. The broker's client
     settings hold, `kafka` adds to them, and `options` are those of `keylane.Pipeline`. Subscribers' own settings of a
-    consumer do not hold: whoever has `auto_offset_reset` there gives `offset_reset` here, or is told to at the start.
+    consumer do not hold: what says `auto_offset_reset="earliest"` there says `offset_reset` here, or is refused at the
+    start.
 
     A message that a subscriber nacks, or that its function fails with, is tried again (`retries`, `on_exhausted`),
     whatever its `ack_policy`; one that is acked, rejected or skipped is complete. `Context("keylane")` is the
@@ -96,15 +100,12 @@ class Subscribers:
     async def started(self) -> AsyncIterator[None]:
         """The application, or the broker alone, from its start to its stop."""
         self._broker.config.broker_config.builder = self._consumer  # type: ignore[assignment]
-        if isinstance(self._app, FastStream):
-            async with self._app.lifespan_context(), self._app:
+        async with self._app.lifespan_context() if isinstance(self._app, FastStream) else nullcontext():
+            try:
+                await self._app.start()
                 yield
-            return
-        try:
-            await self._broker.start()
-            yield
-        finally:
-            await self._broker.stop()
+            finally:
+                await self._app.stop()
 
     async def handle(self, record: Record, context: Context) -> None:
         """Run the subscriber of a record's topic."""
@@ -125,10 +126,10 @@ class Subscribers:
 
     def _consumer(self, *topics: object, auto_offset_reset: str = "latest", **_: object) -> ReadsNothing:
         names = {getattr(topic, "name", "") for topic in topics}
-        if names <= self._by_topic.keys() and auto_offset_reset != self._offset_reset:
+        if names <= self._by_topic.keys() and auto_offset_reset not in (FASTSTREAMS_RESET, self._offset_reset):
             raise UsageError(
                 f"subscriber of {', '.join(sorted(names))}: auto_offset_reset={auto_offset_reset!r}, and "
-                f"offset_reset={self._offset_reset!r} in the pipeline: give the same in both"
+                f"offset_reset={self._offset_reset!r} in the pipeline: give it there, too"
             )
         return ReadsNothing(self._nacked)
 
