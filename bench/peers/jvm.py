@@ -28,8 +28,6 @@ TRANSACTIONS = "keylane.peers.Transactions"
 
 _SOURCES = Path(__file__).parent / "java"
 _JARS = "parallel_consumer"
-FORK_JARS = "parallel_consumer_fork"
-"""Of the maintained fork, which the same programs run against."""
 _STOP_TIMEOUT_S = 20
 _LOG = "-Dorg.slf4j.simpleLogger"
 _QUIET = [
@@ -123,9 +121,9 @@ class LineProcess:
         process.stdout.close()
 
 
-def command(main_class: str, *arguments: str, heap_mb: int = 256, jars: str = _JARS) -> list[str]:
+def command(main_class: str, *arguments: str, heap_mb: int = 256) -> list[str]:
     """The command line that runs one of the programs."""
-    path = f"{classes()}:{peers.jars(jars)}/*"
+    path = f"{classes()}:{peers.jars(_JARS)}/*"
     return ["java", f"-Xmx{heap_mb}m", "-Xshare:auto", *_QUIET, "-cp", path, main_class, *arguments]
 
 

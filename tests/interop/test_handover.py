@@ -112,10 +112,10 @@ def produce(group: Group, count: int, transactional: bool) -> None:
         producer.abort_transaction(ANSWER_S)
 
 
-def jvm_turn(group: Group, pending: Set[Place], **options: str) -> None:
-    """The JVM Parallel Consumer runs what it can run, and closes. `options` are those of `jvm.command`."""
+def jvm_turn(group: Group, pending: Set[Place]) -> None:
+    """The JVM Parallel Consumer runs what it can run, and closes."""
     expected = group.runnable(pending)
-    command = jvm.command(jvm.HAND_OVER, group.bootstrap, group.name, group.name, group.ordering.upper(), **options)
+    command = jvm.command(jvm.HAND_OVER, group.bootstrap, group.name, group.name, group.ordering.upper())
     ran: list[Place] = []
     with jvm.LineProcess(command) as process:
         killer = threading.Timer(TURN_S, process.kill)
@@ -190,19 +190,6 @@ def test_a_group_moves_on_the_embedded_broker_too(jvm_peers: None, tmp_path: Pat
         jvm_turn(group, choose_pending(group, rng, 0.4))
         assert all(one.span for one in group.committed().values())
         keylane_turn(group, set())
-
-
-def test_a_group_moves_between_the_forks_0_6_and_keylane(jvm_peers: None, tmp_path: Path) -> None:
-    """From Confluent's 0.5.3 to the fork, to keylane, and back to the fork."""
-    with BrokerProcess(tmp_path / "data") as broker:
-        group, rng = Group(broker.bootstrap, "key"), random.Random(6)
-        produce(group, 300, transactional=False)
-        jvm_turn(group, choose_pending(group, rng, 0.3))
-        jvm_turn(group, choose_pending(group, rng, 0.3), jars=jvm.FORK_JARS)
-        assert all(one.span for one in group.committed().values()), "only the fork's map tells what is done"
-        keylane_turn(group, choose_pending(group, rng, 0.2))
-        jvm_turn(group, set(), jars=jvm.FORK_JARS)
-        assert group.done == group.records.keys()
 
 
 def test_keylane_finishes_what_the_jvm_left(apache_kafka: peers.ApacheKafka) -> None:
