@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 
@@ -33,7 +33,7 @@ from keylane.adapters.faststream import pipeline
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 KEYS, ORDERS = 6, 60
-OPTIONS = {"retries": kl.Retries(max_attempts=3, delay_ms=1), "offset_reset": "earliest"}
+OPTIONS: dict[str, Any] = {"retries": kl.Retries(max_attempts=3, delay_ms=1), "offset_reset": "earliest"}
 
 
 class Order(BaseModel):

@@ -200,7 +200,7 @@ def test_upserts_into_postgresql_leave_the_last_state_whatever_comes_again(kitch
             connection.execute("UPDATE customers SET city = 'a later one', place = place + 1 WHERE id = 'customer-1'")
         kitchen.pipeline("upsert_to_postgres.py", {**address, '"group.id": "customers"': '"group.id": "again"'})
         with psycopg.connect(server.conninfo) as connection:
-            again = dict(connection.execute("SELECT id, city FROM customers").fetchall())
+            again: dict[str, str] = dict(connection.execute("SELECT id, city FROM customers").fetchall())
     assert again == last | {"customer-1": "a later one"}, "a replay puts no older state over a newer one"
     assert [one.value for one in kitchen.read("customers.dead")] == [b"no JSON", b"no JSON"]
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import struct
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
@@ -29,9 +28,6 @@ FLIGHT_JSON = {
 }
 
 
-PROTO = 'syntax = "proto3";\npackage test;\n\nmessage Flight {\n  int64 n = 1;\n}\n'
-
-
 def flight_class() -> Any:
     """What protoc would generate of `message Flight { int64 n = 1; }`."""
     file = descriptor_pb2.FileDescriptorProto(name="flight.proto", package="test", syntax="proto3")
@@ -47,10 +43,8 @@ def flight_class() -> Any:
 Flight = flight_class()
 
 
-def serializer(form: str, url: str, proto_of: str | None = None) -> tuple[Any, Any, Any]:
-    """What writes, what reads, and how to make the n-th value. The schema of `proto_of`, a topic, is registered as the
-    text of a proto file, as Java's serializer does it, and its bytes are written here; Python's serializer registers
-    descriptors in Base64, which Apicurio Registry takes and does not give back."""
+def serializer(form: str, url: str) -> tuple[Any, Any, Any]:
+    """What writes, what reads, and how to make the n-th value."""
     client = SchemaRegistryClient({"url": url})
     if form == "avro":
         written: Any = AvroSerializer(client, json.dumps(FLIGHT))
@@ -58,21 +52,16 @@ def serializer(form: str, url: str, proto_of: str | None = None) -> tuple[Any, A
     if form == "json":
         written = JSONSerializer(json.dumps(FLIGHT_JSON), client)
         return written, kl.schema.json({"url": url}), lambda n: {"n": n}
-    if proto_of is None:
-        written = ProtobufSerializer(Flight, client, {"use.deprecated.format": False})
-    else:
-        number = client.register_schema(f"{proto_of}-value", Schema(PROTO, "PROTOBUF"))
-        head = struct.pack(">bib", 0, number, 0)  # magic byte, schema, and the file's first message
-        written = lambda message, _: head + message.SerializeToString()  # noqa: E731
+    written = ProtobufSerializer(Flight, client, {"use.deprecated.format": False})
     return written, kl.schema.protobuf({"url": url}, Flight), lambda n: Flight(n=n)
 
 
-def check_pipeline(stage: Stage, url: str, form: str, *, as_proto: bool = False) -> None:
+def check_pipeline(stage: Stage, url: str, form: str) -> None:
     """A pipeline reads what the registry's serializers wrote, and what it cannot read is a dead letter as it was."""
     dead = f"{stage.topic}-dead"
     stage.create(2)
     stage.create(1, dead)
-    serialize, deserialize, value = serializer(form, url, stage.topic if as_proto else None)
+    serialize, deserialize, value = serializer(form, url)
     context = SerializationContext(stage.topic, MessageField.VALUE)
     values: list[bytes | None] = [serialize(value(number), context) for number in range(20)]
     values[7] = b"not of the registry"

@@ -113,7 +113,7 @@ class Subscribers:
         place = (record.topic, record.partition, record.offset)
         try:
             with self._broker.context.scope("keylane", context):
-                await self._by_topic[record.topic].process_message(message)  # type: ignore[arg-type]
+                await self._by_topic[record.topic].process_message(message)
         except NackMessage:
             raise
         except HandlerException:  # acked, rejected or skipped, under a policy that leaves that to the consumer
