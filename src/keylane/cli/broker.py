@@ -47,7 +47,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
 
     parser = subparsers.add_parser(
         "broker",
-        help="run a durable Kafka-protocol broker on one node; check or repair its data",
         description="A durable Kafka-protocol broker on one node. It prints its address when it is ready.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -33,9 +33,7 @@ PLAIN_WIDTH = 100
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `keylane demo`."""
-    parser = subparsers.add_parser(
-        "demo", help="real flights through Spark lanes, with a report", description=DESCRIPTION
-    )
+    parser = subparsers.add_parser("demo", description=DESCRIPTION)
     add = parser.add_argument
     add(
         "--records",

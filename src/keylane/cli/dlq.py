@@ -67,9 +67,7 @@ Letters below are gone for good. --to-redriven stops at the first letter of a pa
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `keylane dlq`, with its own subcommands."""
-    dlq = subparsers.add_parser(
-        "dlq", help="look at dead letters, send them back, delete them", description=DESCRIPTION
-    )
+    dlq = subparsers.add_parser("dlq", description=DESCRIPTION)
     commands = dlq.add_subparsers(metavar="COMMAND", dest="dlq_command", required=True)
     list_ = add_command(commands, "list", "list dead letters", LIST_EXAMPLES, run_list)
     show_ = add_command(commands, "show", "show one dead letter", SHOW_EXAMPLES, run_show)

@@ -86,7 +86,7 @@ go; the coordinator refuses those of topics that a member subscribes to.
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `keylane groups`, with its own subcommands."""
-    groups = subparsers.add_parser("groups", help="look at consumer groups, and change them", description=DESCRIPTION)
+    groups = subparsers.add_parser("groups", description=DESCRIPTION)
     commands = groups.add_subparsers(metavar="COMMAND", dest="groups_command", required=True)
     add_offsets_servers(add_command(commands, "list", "list the groups", LIST_EXAMPLES, run_list), "the groups")
     describe = "members, offsets, offset maps, lag and what remains of a group"

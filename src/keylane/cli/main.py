@@ -24,7 +24,19 @@ from keylane.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-COMMANDS = ("demo", "run", "broker", "offsets", "groups", "records", "topics", "dlq", "operate", "ui")
+COMMANDS = {
+    "demo": "real flights through Spark lanes, with a report",
+    "run": "run the pipeline in a file",
+    "broker": "run a durable Kafka-protocol broker on one node; check or repair its data",
+    "offsets": "serve committed offsets from a replicated log",
+    "groups": "look at consumer groups, and change them",
+    "records": "look at single records of a group; replay, skip, park them",
+    "topics": "list, describe, create and delete topics",
+    "dlq": "look at dead letters, send them back, delete them",
+    "operate": "look at members while they run; pause, adjust, seek, drain, hold keys",
+    "ui": "a page in the browser that shows groups, and acts on them",
+}
+"""Each with its line in the list of all, for which none of them is imported."""
 
 EXAMPLES = """\
 examples:
@@ -107,7 +119,7 @@ def _parsers(action: argparse._SubParsersAction[_Parser]) -> Mapping[str, _Parse
 
 
 def build_parser(arguments: Sequence[str]) -> _Parser:
-    """The parser with the command that the arguments name, or with all of them when they name none."""
+    """The parser with the command that the arguments name, or with the names of all when they name none."""
     parser = _Parser(
         prog="keylane",
         description="Kafka records in parallel, in order per key, on Spark or in one process: at least or exactly once",
@@ -118,8 +130,11 @@ def build_parser(arguments: Sequence[str]) -> _Parser:
     parser.add_argument("-v", "--verbose", action="store_true", help="log what happens, not only what goes wrong")
     subparsers = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
     named = next((word for word in arguments if not word.startswith("-")), None)
-    for command in [named] if named in COMMANDS else COMMANDS:
-        importlib.import_module(f"keylane.cli.{command}").add_parser(subparsers)
+    if named in COMMANDS:
+        importlib.import_module(f"keylane.cli.{named}").add_parser(subparsers)
+    else:
+        for command, text in COMMANDS.items():
+            subparsers.add_parser(command, help=text)
     return parser
 
 

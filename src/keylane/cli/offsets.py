@@ -44,9 +44,7 @@ exit codes: 0; 1 when a partition has no leader, or the log is not safe, or no b
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add `keylane offsets`, with its own subcommands."""
-    offsets = subparsers.add_parser(
-        "offsets", help="serve committed offsets from a replicated log", description=DESCRIPTION
-    )
+    offsets = subparsers.add_parser("offsets", description=DESCRIPTION)
     commands = offsets.add_subparsers(metavar="COMMAND", dest="offsets_command", required=True)
     _add_serve(commands)
     status = add_command(commands, "status", "the servers, and what each of them leads", STATUS_EXAMPLES, run_status)

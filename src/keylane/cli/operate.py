@@ -120,7 +120,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add `keylane operate`, with its own subcommands."""
     operate = subparsers.add_parser(
         "operate",
-        help="look at members while they run; pause, adjust, seek, drain, hold keys",
         description=DESCRIPTION,
     )
     commands = operate.add_subparsers(metavar="COMMAND", dest="operate_command", required=True)

@@ -84,7 +84,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add `keylane records`, with its own subcommands."""
     records = subparsers.add_parser(
         "records",
-        help="look at single records of a group; replay, skip, park them",
         description=DESCRIPTION,
     )
     commands = records.add_subparsers(metavar="COMMAND", dest="records_command", required=True)

@@ -68,7 +68,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add `keylane run`."""
     parser = subparsers.add_parser(
         "run",
-        help="run the pipeline in a file",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -61,7 +61,7 @@ none is deleted.
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `keylane topics`, with its own subcommands."""
-    topics = subparsers.add_parser("topics", help="list, describe, create and delete topics", description=DESCRIPTION)
+    topics = subparsers.add_parser("topics", description=DESCRIPTION)
     commands = topics.add_subparsers(metavar="COMMAND", dest="topics_command", required=True)
     add_command(commands, "list", "list the topics", LIST_EXAMPLES, run_list)
     describe = add_command(commands, "describe", "partitions and configs of topics", DESCRIBE_EXAMPLES, run_describe)

@@ -38,7 +38,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add `keylane ui`."""
     parser = subparsers.add_parser(
         "ui",
-        help="a page in the browser that shows groups, and acts on them",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

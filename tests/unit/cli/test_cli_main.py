@@ -1,6 +1,7 @@
 """One line for every error, the right exit code, and nothing imported that the command does not need."""
 
 import argparse
+import re
 import subprocess
 import sys
 import types
@@ -144,6 +145,19 @@ def test_a_reader_that_leaves_is_no_defect() -> None:
     command = f"{sys.executable} -m keylane --help | true"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr
+
+
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    program = (
+        "import sys; from keylane.cli.main import main; code = main([]); "
+        "print(code, [name for name in sys.modules if name.startswith('keylane.')], 'asyncio' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    imported = ["errors", "version", "cli", "cli.exits", "cli.main", "telling"]
+    last = done.stdout.splitlines()[-1]
+    assert all(f"\n    {command} " in done.stdout for command in COMMANDS), "each is in the list"
+    code, *modules, asyncio = re.findall(r"\w[\w.]*", last)
+    assert (code, {*modules}, asyncio) == ("0", {f"keylane.{name}" for name in imported}, "False")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
