@@ -132,6 +132,7 @@ def test_a_subscriber_runs_as_it_is_in_order_by_key_with_retries_and_dead_letter
     assert hooks == ["lifespan", "started", "stopped", "left"]
 
 
+@pytest.mark.filterwarnings("ignore:AckPolicy.REJECT_ON_ERROR has the same effect")
 @pytest.mark.parametrize("policy", list(AckPolicy), ids=lambda policy: policy.name)
 @pytest.mark.parametrize("how", ["raised", "called"])
 def test_a_nack_is_tried_again_and_all_else_is_complete_whatever_the_policy(

@@ -184,6 +184,7 @@ def states(kitchen: Kitchen, topic: str) -> dict[str, str]:
     return last
 
 
+@pytest.mark.full
 def test_upserts_into_postgresql_leave_the_last_state_whatever_comes_again(kitchen: Kitchen) -> None:
     if find_postgres() is None:
         pytest.skip("PostgreSQL is not installed")
@@ -205,6 +206,7 @@ def test_upserts_into_postgresql_leave_the_last_state_whatever_comes_again(kitch
     assert [one.value for one in kitchen.read("customers.dead")] == [b"no JSON", b"no JSON"]
 
 
+@pytest.mark.full
 def test_upserts_into_a_delta_table_leave_the_last_state_whatever_comes_again(kitchen: Kitchen) -> None:
     from deltalake import DeltaTable
 
@@ -237,6 +239,7 @@ def object_storage() -> Iterator[str]:
             server.terminate()
 
 
+@pytest.mark.full
 def test_objects_are_there_before_their_names_and_once(kitchen: Kitchen) -> None:
     pytest.importorskip("moto")
     from pyarrow.fs import FileSelector, S3FileSystem
@@ -259,6 +262,7 @@ def test_objects_are_there_before_their_names_and_once(kitchen: Kitchen) -> None
         assert sum(one.is_file for one in files) == len(texts), "what comes again overwrites itself"
 
 
+@pytest.mark.full
 def test_a_group_of_aiokafkas_goes_on_under_keylane(kitchen: Kitchen) -> None:
     kitchen.run("produce_orders.py")
     Admin({"bootstrap.servers": kitchen.servers}).create_topics({"orders.moved": 1})

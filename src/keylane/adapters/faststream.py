@@ -169,8 +169,8 @@ def _of_group(broker: KafkaBroker, group: str | None) -> dict[str, DefaultSubscr
     """Subscribers of one group, by topic."""
     found: dict[str, DefaultSubscriber] = {}
     groups = set()
-    for one in broker.subscribers:
-        assert isinstance(one, BatchSubscriber | DefaultSubscriber), "confluent's brokers have no others"
+    of_confluent = [one for one in broker.subscribers if isinstance(one, BatchSubscriber | DefaultSubscriber)]
+    for one in sorted(of_confluent, key=lambda each: each.topic_names):  # FastStream keeps them in a set
         names = [topic.name for topic in one.topics]
         what = f"subscriber of {', '.join(one.topic_names)}"
         if one.group_id is None:

@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from keylane.errors import BrokerUnavailableError
+from keylane.errors import BrokerUnavailableError, PeerError
+from keylane.kafka.admin import CommittedOffset
 from keylane.spark.structured import topics
 from keylane.spark.structured.options import parse_source
 from keylane.spark.structured.source import KeylaneSource
@@ -27,6 +28,8 @@ class Brokers:
         self.dead = dead
         self.asked = 0
         self.waits_ms = 0
+        self.metadata = ""
+        """Of the group's commit of offset 10."""
 
     def topics(self) -> dict[str, int]:
         self.asked += 1
@@ -35,6 +38,9 @@ class Brokers:
         return {"t": 1}
 
     cluster_id = topics
+
+    def committed_offsets(self, _group: str) -> dict[tuple[str, int], CommittedOffset]:
+        return {("t", 0): CommittedOffset(10, self.metadata)}
 
 
 @pytest.fixture
@@ -66,6 +72,18 @@ def test_a_broker_that_has_answered_is_asked_again(brokers: Brokers) -> None:
     with pytest.raises(BrokerUnavailableError):
         asks.partitions()
     assert brokers.asked == 3
+
+
+def test_a_groups_map_of_an_unknown_kind_is_refused_and_other_metadata_is_not(brokers: Brokers) -> None:
+    """Rows that it has complete would come once more, and nobody would know."""
+    options = KAFKA | {"subscribe": "t", "startingOffsets": "committed", "kafka.group.id": "g"}
+    asks = topics.Topics(parse_source(options, streaming=True))
+    where = ([("t", 0)], {("t", 0): 0}, {("t", 0): 100})
+    brokers.metadata = "UWxhdGVy"
+    with pytest.raises(PeerError, match=r"group 'g', t-0: .*unknown magic byte b'Q'; use another kafka.group.id"):
+        asks._committed(*where)
+    brokers.metadata = "somebody else's"
+    assert asks._committed(*where) == ({("t", 0): 10}, {})
 
 
 @pytest.mark.parametrize(("make", "waits_ms"), [("writer", 10_000), ("streamWriter", 30_000)])
