@@ -54,9 +54,9 @@ def no_server_left() -> Iterator[None]:
 
 @pytest.fixture
 def topic(servers: str, request: pytest.FixtureRequest) -> str:
-    """Of records; its dead letters are in `<topic>.dead`."""
+    """Of records; its dead letters, whose times are long ago, are in `<topic>.dead`."""
     name: str = request.node.name.split("[")[0].removeprefix("test_")[:60]
-    Admin({"bootstrap.servers": servers}).create_topics({name: 3, f"{name}.dead": 2})
+    Admin({"bootstrap.servers": servers}).create_topics({name: 3, f"{name}.dead": 2}, config={"retention.ms": "-1"})
     return name
 
 
