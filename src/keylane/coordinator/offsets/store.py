@@ -333,6 +333,11 @@ class OffsetStore:
 
     def plain(self, group: str, topic: str, partition: int) -> tuple[int, int] | None:
         """Offset and leader epoch (-1 for none), or None where the partition has metadata or an expiry."""
+        kept, mark = self._groups.get(group), self._marks.known(topic)
+        if kept is None or mark is None:
+            return NOTHING
+        if len(kept) == KEPT_ROW_BYTES and isinstance(kept, bytes):  # as of most groups
+            return rows.read_offset(kept, 0) if kept.startswith(rows.key_of(mark, partition)) else NOTHING
         found = self._find(group, topic, partition)
         if found is None:
             return NOTHING
