@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +18,7 @@ import keylane as kl
 from keylane.cli import main
 from keylane.kafka.bulk import read_to_end
 from keylane.operations import operator as operator_module
+from keylane.operations.clock import now_ms
 from keylane.operations.commands import mac_of
 from keylane.operations.reports import key_of
 from keylane.pipeline import topics_of_operations
@@ -304,8 +304,7 @@ def test_a_seek_that_comes_too_late_is_refused(
     )
     try:
         until(lambda: are_heard(capsys, stage, 1) and len(seen) == 3, "it reports")
-        sender = SimpleNamespace(time=lambda: time.time() - 61, monotonic=time.monotonic)
-        monkeypatch.setattr(operator_module, "time", sender)
+        monkeypatch.setattr(operator_module, "now_ms", lambda: now_ms() - 61_000)
         found = operate(capsys, stage, "seek", "--topic", stage.topic, "--to-offset", "0", "--execute", code=1)
         assert [one["state"] for one in found["members"]] == ["refused"]
         assert "after it was sent" in found["members"][0]["text"]
