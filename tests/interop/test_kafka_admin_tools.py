@@ -39,7 +39,8 @@ def test_topics_are_described_with_their_ids(broker: EmbeddedBroker) -> None:
         "org.apache.kafka.tools.TopicCommand", "--bootstrap-server", broker.bootstrap_servers, "--describe",
         "--topic", "flights", "--partition-size-limit-per-response", "2",
     )  # fmt: skip
-    topic_id = Admin({"bootstrap.servers": broker.bootstrap_servers}).topic_id("flights")
+    found = Admin({"bootstrap.servers": broker.bootstrap_servers}).topic_id("flights")
+    topic_id = found.replace("+", "-").replace("/", "_")  # as Kafka writes what librdkafka has in plain Base64
     head, *rows = text.splitlines()
     assert f"TopicId: {topic_id}" in head
     assert f"PartitionCount: {PARTITIONS}" in head
