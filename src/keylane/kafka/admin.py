@@ -162,8 +162,8 @@ class Admin:
         return str(found.cluster_id or ""), {id_: (str(one.host), one.port) for id_, one in found.brokers.items()}
 
     def topic_id(self, topic: str) -> str:
-        """The id of a topic, which it keeps until it is deleted, in plain Base64 (Kafka's tools write - and _ for + and /);
-        empty where the brokers know none (before KIP-516)."""
+        """The id of a topic, which it keeps until it is deleted, in Base64.
+        Kafka's tools write - and _ in it for + and /. Empty where the brokers know none (before KIP-516)."""
 
         def attempt(timeout_s: float) -> Any:
             futures = self._client.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
