@@ -22,6 +22,7 @@ from kio.static.primitive import Records, i32
 from keylane.broker.process import BrokerProcess
 from keylane.errors import PeerError
 from keylane.wire.batches import NewRecord, encode_batch
+from kit.processes import Started
 from kit.protocol import ProtocolClient
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def loaded(*arguments: str, env: dict[str, str]) -> list[str]:
     """The modules that an interpreter loads until it is ready, which it says with a line, or has ended."""
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     command = [sys.executable, "-X", "importtime", *arguments]
-    with subprocess.Popen(command, text=True, env=env, **pipes) as process:
+    with Started(command, text=True, env=env, **pipes) as process:
         assert process.stdout is not None
         assert process.stdout.readline(), "it did not start"
         _, said = process.communicate(timeout=30)
@@ -163,7 +164,7 @@ def test_it_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         "time.sleep(600)\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "data")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+    with Started(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         handle = os.pidfd_open(pid)

@@ -19,6 +19,7 @@ from keylane.kafka.admin import Admin
 from keylane.records import Output
 from kit.filling import filling
 from kit.page_client import PageClient
+from kit.processes import Started
 
 DEMO = [sys.executable, "-m", "keylane", "demo", "--no-spark", "--json"]
 TIMEOUT_S = 120
@@ -104,7 +105,7 @@ def test_each_ordering_loses_repeats_and_reorders_nothing(
 @pytest.mark.full
 def test_a_stopped_run_says_where_and_the_next_one_goes_on_there(place: Path) -> None:
     arguments = ["--keep", "kept", "--records", "1200", "--latency-ms", "250", "--max-concurrency", "100"]
-    with subprocess.Popen(
+    with Started(
         [*DEMO, *arguments],
         cwd=place,
         env=environment(place),
@@ -141,7 +142,7 @@ def test_a_stopped_run_says_where_and_the_next_one_goes_on_there(place: Path) ->
 
 def test_a_broker_that_is_killed_comes_back_and_the_run_finishes_by_itself(place: Path) -> None:
     arguments = ["--keep", "kept", "--records", "1000", "--latency-ms", "250", "--max-concurrency", "100"]
-    with subprocess.Popen(
+    with Started(
         [*DEMO, *arguments],
         cwd=place,
         env=environment(place),
@@ -197,10 +198,13 @@ def test_on_a_broker_of_somebody_else_it_leaves_nothing_and_takes_nothing(place:
         assert sum(end or 0 for end in admin.log_ends(places).values()) == 1
 
 
-@pytest.mark.parametrize("runs", ["process", pytest.param("lanes", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("runs", ["process", "lanes"])
 def test_the_page_shows_the_run_and_stays_until_ctrl_c(place: Path, runs: str) -> None:
-    command = [one for one in DEMO if runs == "process" or one != "--no-spark"] + ["--records", "300", "--ui"]
-    with subprocess.Popen(
+    """Eight at once, 50 ms each: the page is there for seconds before the run's end."""
+    slow = ["--records", "1500", "--ordering", "partition"]
+    command = [*(one for one in DEMO if runs == "process" or one != "--no-spark"), *slow, "--ui"]
+    with Started(
         command, cwd=place, env=environment(place), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
@@ -227,7 +231,7 @@ def test_the_page_shows_the_run_and_stays_until_ctrl_c(place: Path, runs: str) -
             process.send_signal(signal.SIGINT)
         report = last_line(process.stdout.read())
         assert process.wait(TIMEOUT_S) == 0
-    assert [report[key] for key in ("records", "lost", "lag")] == [300, 0, 0]
+    assert [report[key] for key in ("records", "lost", "lag")] == [1_500, 0, 0]
 
 
 def test_a_service_or_broker_that_cannot_start_is_one_line_and_nothing_is_left(place: Path) -> None:

@@ -18,6 +18,7 @@ from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import read_to_end
 from keylane.records import Output
 from kit.filling import filling
+from kit.processes import Started
 from kit.stage import until
 
 ROOT = Path(__file__).parents[2]
@@ -99,7 +100,7 @@ def test_sigterm_ends_a_program_after_what_is_in_flight(copies: tuple[Path, str]
 
     (own / "orders.py").write_text((own / "orders.py").read_text().replace("sleep(0.05)", "sleep(0.2)"))
     program = [sys.executable, "until_sigterm.py"]
-    with subprocess.Popen(program, cwd=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    with Started(program, cwd=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         until(lambda: scored() > 0, "it works")
         running.terminate()
         output, errors = running.communicate(timeout=TIMEOUT_S)

@@ -26,6 +26,7 @@ from keylane.kafka.bulk import read_to_end
 from keylane.records import Output
 from kit.filling import filling
 from kit.http_service import Service
+from kit.processes import Started
 from kit.stage import until
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ def object_storage() -> Iterator[str]:
     """moto's server of S3, in a process of its own; its address."""
     (port,) = peers.free_ports(1)
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+    with Started(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
 
         def answers() -> bool:
             assert server.poll() is None

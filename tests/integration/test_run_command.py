@@ -19,6 +19,7 @@ from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import read_to_end
 from keylane.records import Output
 from kit.filling import filling
+from kit.processes import Started
 from kit.stage import until
 
 RUN = [sys.executable, "-m", "keylane", "run"]
@@ -109,7 +110,7 @@ def test_json_has_progress_and_a_summary_that_the_broker_confirms(write: Any, br
 
 def test_metrics_are_served_while_it_runs(write: Any, broker: BrokerProcess) -> None:
     path = write("await asyncio.sleep(0.001)")
-    with subprocess.Popen(
+    with Started(
         [*RUN, path.name, "--metrics-port", "0"], cwd=path.parent, stdout=subprocess.PIPE, text=True
     ) as running:
         assert running.stdout is not None
@@ -137,7 +138,7 @@ def test_a_signal_drains_commits_and_says_where(
     write: Any, arguments: list[str], code: int, number: signal.Signals
 ) -> None:
     path = write("await asyncio.sleep(0.5)")
-    with subprocess.Popen(
+    with Started(
         [*RUN, path.name, "--json", *arguments],
         cwd=path.parent,
         stdout=subprocess.PIPE,

@@ -29,6 +29,7 @@ from keylane.ui import watch
 from keylane.ui.page import Page
 from kit.operated import PARTITIONS, TOKEN, quick_broker, stage_of
 from kit.page_client import PageClient
+from kit.processes import Started
 from kit.stage import Stage, ThreadMember, until
 
 if TYPE_CHECKING:
@@ -390,7 +391,7 @@ def test_the_command_serves_the_page_until_ctrl_c(broker: EmbeddedBroker) -> Non
     environment = {name: value for name, value in os.environ.items() if name != "KEYLANE_OPERATIONS_TOKEN"}
     for token, says in ((None, "only shows"), (TOKEN, "acts with the members' token")):
         given = environment | ({"KEYLANE_OPERATIONS_TOKEN": token} if token else {})
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=given) as process:
+        with Started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=given) as process:
             assert process.stdout is not None
             line = process.stdout.readline()
             assert says in line

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 from pathlib import Path
+from typing import Any
+
+
+class Started(subprocess.Popen[Any]):
+    """A process of a `with`: when the test fails in there it is killed, which would wait for its end for ever."""
+
+    def __exit__(self, kind: type[BaseException] | None, *raised: Any) -> None:
+        if kind is not None:
+            self.kill()
+        super().__exit__(kind, *raised)
 
 
 def parent(pid: int) -> int:

@@ -35,7 +35,7 @@ RENAMING = ROOT / "docs" / "adr" / "0084-options-of-a-flow.md"
 """Decides what options are called, and so has the names that they had."""
 
 DOTTED = re.compile(r"(?<![\w./-])keylane(?:\.[A-Za-z_]\w*)+(?![\w-]|\.\w)")
-PATH = re.compile(r"[\w./<>*-]+\.(?:py|md|toml|lock|xml)(?!\w)")
+PATH = re.compile(r"[\w./<>*-]+\.(?:py|md|toml|lock|xml)(?!\w|\.\w)")
 IN_PACKAGE = re.compile(rf"(?<![\w./-])(?:{'|'.join(sorted(PACKAGES))})(?:/[a-z_]+)+(?![\w/.*-])")
 """`kafka/consumer`: a file by its path, without its ending."""
 LINK = re.compile(r"\]\(([^)#:]+)(?:#([^)]*))?\)")

@@ -28,7 +28,7 @@ PLAIN: dict[str, Any] = {
     "bool": False,
     "bytes": b"",
     "datetime_i64": datetime.datetime.fromtimestamp(0, datetime.UTC),
-    "records": None,
+    "records": b"",
     "string": "",
     "timedelta_i32": datetime.timedelta(0),
     "timedelta_i64": datetime.timedelta(0),

@@ -23,7 +23,7 @@ import pytest
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from kit.outputs import Outputs, covered
-from kit.processes import is_alive, parent, words
+from kit.processes import Started, is_alive, parent, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,7 +104,7 @@ def demo(place: Path) -> Iterator[Demo]:
         (home / one.name).symlink_to(one)
     (place / "tmp").mkdir()
     command = [sys.executable, "-m", "keylane", "demo", "--json", "--keep", "kept", "--records", str(RECORDS)]
-    with subprocess.Popen(
+    with Started(
         [*command, "--lanes", "2", "--master", MASTER, "--latency-ms", "400", "--max-concurrency", "60"],
         cwd=place,
         env=os.environ | {"TMPDIR": str(place / "tmp"), "SPARK_HOME": str(home)},

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from kit.processes import Started
+
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 ENDS_S = 60
@@ -29,7 +31,7 @@ def test_a_worker_has_keylane_at_once_and_ends_in_silence_when_spark_closes_its_
     }
     command = [sys.executable, "-m", "pyspark_keylane.daemon", "pyspark.worker"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env=os.environ | settings, **pipes) as daemon:  # type: ignore[call-overload]
+    with Started(command, env=os.environ | settings, **pipes) as daemon:  # type: ignore[call-overload]
         (length,) = struct.unpack(">i", daemon.stdout.read(4))
         address = daemon.stdout.read(length).decode()
         with socket.socket(socket.AF_UNIX) as jvm:
