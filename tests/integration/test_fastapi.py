@@ -25,6 +25,8 @@ from keylane.adapters.fastapi import lifespan  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+BEGUN = "begun"
+"""A file that has a character for each handler that began."""
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -35,7 +37,7 @@ class Application:
         for file in ("fastapi_app.py", "orders.py"):
             text = (EXAMPLES / file).read_text().replace("127.0.0.1:9092", servers)
             text = (
-                text.replace("sleep(0.05)", "sleep(0.4)")
+                text.replace("await asyncio.sleep(0.05)", f"open({BEGUN!r}, 'a').write('.'); await asyncio.sleep(0.4)")
                 .replace('"orders', f'"{name}')
                 .replace('"scoring"', f'"{name}"')
             )
@@ -89,9 +91,8 @@ def test_it_works_while_the_application_does_and_finishes_what_has_begun(broker:
     assert "Application shutdown complete" in logged
     done = {source[1:] for source in stage.covered()}
     assert 0 < len(done) < 2_000, "it ended in the middle"
-    assert len(stage.read(f"{name}.scored")) == len(done), (
-        "what had begun was finished, and is committed: none is lost or runs again"
-    )
+    assert (tmp_path / BEGUN).stat().st_size == len(done), "what had begun was finished, and is committed"
+    assert len(stage.read(f"{name}.scored")) == len(done), "none is lost or runs again"
 
 
 def test_a_pipeline_that_fails_is_told_by_the_probes_and_at_the_end(broker: BrokerProcess, tmp_path: Path) -> None:
