@@ -88,7 +88,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 # How long an example takes is the machine's affair, and not the code's.
-hypothesis.settings.register_profile("keylane", deadline=None)
+# `make test` has half of the examples, and `make test-full` all.
+EXAMPLES = 50 if os.environ.get("KEYLANE_NO_PEERS") else 100
+hypothesis.settings.register_profile("keylane", deadline=None, max_examples=EXAMPLES)
 hypothesis.settings.load_profile("keylane")
 if os.environ.get("KEYLANE_FIRST_EXAMPLE") == "1":
     # The first example that fails is enough for a mutant: the smallest one can take minutes to find.

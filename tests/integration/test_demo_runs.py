@@ -140,6 +140,7 @@ def test_a_stopped_run_says_where_and_the_next_one_goes_on_there(place: Path) ->
     assert [again[key] for key in ("processed", "records", "lost", "duplicated", "lag")] == [100, 1_300, 0, 0, 0]
 
 
+@pytest.mark.full
 def test_a_broker_that_is_killed_comes_back_and_the_run_finishes_by_itself(place: Path) -> None:
     arguments = ["--keep", "kept", "--records", "1000", "--latency-ms", "250", "--max-concurrency", "100"]
     with Started(
@@ -176,6 +177,7 @@ def broker_of(place: Path) -> int:
     raise AssertionError("no broker runs")
 
 
+@pytest.mark.full
 def test_on_a_broker_of_somebody_else_it_leaves_nothing_and_takes_nothing(place: Path) -> None:
     with BrokerProcess(place / "data", log=place / "broker.log") as broker:
         admin = Admin({"bootstrap.servers": broker.bootstrap})

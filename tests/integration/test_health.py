@@ -110,6 +110,7 @@ def test_a_member_with_its_partitions_is_alive_and_ready_and_other_paths_are_not
     assert watched.consumer.health().fault == "it has ended"
 
 
+@pytest.mark.full
 def test_a_loop_that_stands_is_no_longer_alive(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     stands, plan = threading.Event(), Core.plan
     stands.set()
@@ -179,6 +180,7 @@ def test_a_producer_that_is_fenced_for_good_shows_it(broker: EmbeddedBroker) -> 
         assert "secret" not in said
 
 
+@pytest.mark.full
 def test_a_member_that_lost_its_group_is_not_ready_until_it_is_back_and_stays_alive(broker: EmbeddedBroker) -> None:
     kafka = {"session.timeout.ms": 6_000}  # the broker waits so long for the member that it takes it to be
     with Watched(broker.bootstrap_servers, "g", nothing, kafka=kafka).running() as watched:

@@ -146,6 +146,7 @@ def test_a_member_of_kip_848_goes_on_when_its_server_goes(
         assert "Traceback" not in servers.told()
 
 
+@pytest.mark.full
 def test_any_server_takes_members_of_kip_848_and_tells_of_them(log: BrokerProcess, tmp_path: Path) -> None:
     """With topics that come, and the times that the servers have set."""
     with OffsetServers(log.bootstrap, tmp_path, 2, *OPTIONS, *PACE) as servers:

@@ -183,6 +183,7 @@ def test_with_transactions_nothing_is_replayed_while_members_run(
         member.end()
 
 
+@pytest.mark.full
 def test_with_a_store_what_it_knows_does_not_run_again_and_what_it_has_purged_is_refused(
     stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -247,6 +248,7 @@ def accepted(stage: Stage) -> bool:
     return ("replay-record", "accepted") in [(one.verb, one.state) for one in answers]
 
 
+@pytest.mark.full
 def test_a_member_that_is_killed_before_its_commit_is_said_to_be_and_nobody_does_it(
     broker: EmbeddedBroker, stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

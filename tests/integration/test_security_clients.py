@@ -174,6 +174,7 @@ def consumed(kafka: dict[str, Any], topic: str) -> list[bytes]:
     return seen
 
 
+@pytest.mark.full
 def test_offset_servers_log_in_at_each_other(
     broker: BrokerProcess, users_file: Path, certificates: Certificates, tmp_path: Path
 ) -> None:

@@ -139,6 +139,7 @@ def test_the_group_has_what_the_sink_has(job: Job, until: Callable[..., None]) -
     until(lambda: len(streams.listListeners()) == heard_by)  # a query that has ended leaves none behind
 
 
+@pytest.mark.full
 def test_a_listener_commits_for_a_built_in_sink(job: Job, until: Callable[..., None]) -> None:
     listener = GroupCommits({"bootstrap.servers": job.servers, "group.id": job.name}, query=job.name)
     job.spark.streams.addListener(listener)

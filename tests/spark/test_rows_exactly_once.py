@@ -126,6 +126,7 @@ class Stream:
         self.sink.setdefault(batch, rows)
 
 
+@pytest.mark.full
 def test_a_worker_that_is_killed_and_a_batch_that_is_replayed_repeat_no_effect(
     spark: SparkSession, source: dict[str, str], store: str, tmp_path: Path
 ) -> None:

@@ -154,6 +154,7 @@ def streams(spark: SparkSession, servers: str, checkpoint: Path, **options: Any)
     return batches
 
 
+@pytest.mark.full
 def test_a_stream_goes_on_from_its_checkpoint_in_limited_batches(
     spark: SparkSession, servers: str, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.dataset
+import pytest
 
 from keylane.demo.rows import COLUMNS
 
@@ -19,6 +20,7 @@ TIMEOUT_S = 300
 """Ten times what it takes on an idle machine of two cores."""
 
 
+@pytest.mark.full
 def test_the_demo_on_lanes_loses_repeats_and_reorders_nothing(tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     options = ["--records", "1000", "--lanes", "2", "--latency-ms", "200", "--json"]

@@ -56,6 +56,7 @@ def produce(producer: Producer, times: int = 1) -> None:
     assert producer.flush(SOON_S) == 0
 
 
+@pytest.mark.full
 def test_reading_goes_on_when_a_leader_hangs(cluster: MockCluster) -> None:
     producer = client_of(Producer, producer_settings(kafka(cluster), None))
     reader = client_of(Consumer, fetcher_settings(consumer_settings(kafka(cluster), None)))
@@ -111,6 +112,7 @@ def test_offsets_of_a_transaction_go_on_when_the_coordinator_that_was_told_is_de
     consumer.close()
 
 
+@pytest.mark.full
 def test_questions_go_on_when_the_only_node_that_is_connected_hangs(cluster: MockCluster) -> None:
     for node in (1, 2):
         cluster.kill(node)
