@@ -94,6 +94,13 @@ MUTANTS = [
         f"{STARTS}::test_who_keeps_what_was_processed_may_refuse_that_it_runs_again",
     ),
     Mutant(
+        "a member has its partitions while its client closes, which may never end",
+        "kafka/group_member.py",
+        "                    self._give_all_back()\n",
+        "                    pass\n",
+        "unit/kafka/test_group_member.py::test_a_member_gives_all_back_before_its_client_closes",
+    ),
+    Mutant(
         "who asks is told that all went where it was sought",
         "kafka/group_member.py",
         "{(one.topic, one.partition): one.not_sought for one in starts}",

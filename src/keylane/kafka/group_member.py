@@ -57,6 +57,8 @@ POLL_S = 0.05
 REVOKING_POLL_S = 0.005
 """The same while partitions are being revoked: others wait for them."""
 
+GIVE_BACK_S = 2.0
+"""How long closing waits for the client to take the revocation from itself: no broker is asked."""
 CLOSE_S = 5.0
 """How long closing waits for the client to leave the group. Without a coordinator it would wait a session timeout."""
 
@@ -191,11 +193,25 @@ class GroupMember:
             self._leaving = True
         try:
             with self._committing:
-                self._client.close()
-                self._left = True
+                try:
+                    self._give_all_back()
+                finally:
+                    self._client.close()
+                    self._left = True
             self._logs.close()
         except BaseException as error:  # like the above
             self._faults.broken = self._faults.broken or error
+
+    def _give_all_back(self) -> None:
+        """Answer the group's revocation before the client closes: one that librdkafka finds while it closes may wait
+        for ever (https://github.com/confluentinc/librdkafka/issues/4884). Not a static one: it would leave the group.
+        """
+        if self.is_given_up or self._pipeline.assignment or "group.instance.id" in self._pipeline.kafka:
+            return
+        self._client.unsubscribe()
+        until = monotonic() + GIVE_BACK_S
+        while self._client.assignment() and monotonic() < until:
+            self._client.poll(REVOKING_POLL_S)
 
     def _begin(self) -> None:
         """Join the group; or take what is assigned by hand, and take no part in any."""

@@ -27,13 +27,18 @@ T0, T1 = ("t", 0), ("t", 1)
 class World:
     """Client, fetcher, starts and listener of one member: they note what they are told."""
 
-    def __init__(self, *, cooperative: bool = True) -> None:
+    def __init__(self, *, cooperative: bool = True, instance_id: str | None = None) -> None:
         self.told: list[tuple[str, Any]] = []
+        self.assigned: list[TopicPartition] = []
+        """What librdkafka says is assigned."""
         self.topics = {"t": range(2)}
         self.not_sought = ""
         self.epoch = 0
         anything: Any = self
-        pipeline = Pipeline(kafka={"bootstrap.servers": "nowhere:1", "group.id": "g"}, topics=["t"], handler=print)
+        kafka = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
+        if instance_id is not None:
+            kafka["group.instance.id"] = instance_id
+        pipeline = Pipeline(kafka=kafka, topics=["t"], handler=print)
         self.member = GroupMember(
             client=SimpleNamespace(  # type: ignore[arg-type]
                 list_topics=self.list_topics,
@@ -41,6 +46,11 @@ class World:
                 unassign=lambda: self.told.append(("client", "unassign")),
                 incremental_assign=lambda _: self.told.append(("client", "incremental_assign")),
                 incremental_unassign=lambda _: self.told.append(("client", "incremental_unassign")),
+                subscribe=lambda *_, **__: None,
+                unsubscribe=lambda: self.told.append(("client", "unsubscribe")),
+                assignment=lambda: self.assigned,
+                poll=self.poll,
+                close=lambda: self.told.append(("client", f"close with {len(self.assigned)}")),
             ),
             pipeline=pipeline,
             reader=anything,
@@ -54,6 +64,16 @@ class World:
             check_starts=lambda _: None,
         )
         self.member._listener = self.member._starts = anything
+
+    def poll(self, _: float) -> None:
+        """The client's: what is to be taken back is, once nothing is subscribed."""
+        if ("client", "unsubscribe") in self.told and self.assigned:
+            names = [(one.topic, one.partition) for one in self.assigned]
+            self.assigned = []
+            self.take_back(*names)
+
+    def close(self) -> None:
+        """The reader's and the logs'."""
 
     def give(self, *names: tuple[str, int]) -> None:
         self.member._on_assign(self.member._client, [TopicPartition(*name) for name in names])
@@ -132,6 +152,24 @@ def test_what_is_taken_back_goes_when_its_records_are_through(cooperative: bool,
     world.member._finish_what_ended()
     assert world.told_since() == [("revoked", [T0]), ("stop", [T0]), ("client", gives)]
     assert not world.member.has_partitions
+
+
+@pytest.mark.parametrize(
+    ("instance_id", "ends"),
+    [(None, [("client", "unsubscribe"), ("client", "close with 0")]), ("static", [("client", "close with 1")])],
+)
+def test_a_member_gives_all_back_before_its_client_closes(instance_id: str | None, ends: list[Any]) -> None:
+    """What librdkafka takes back while it closes may wait for ever; a static member stays in the group by that."""
+    world = World(instance_id=instance_id)
+    world.give(T0)
+    world.assigned = [TopicPartition(*T0)]
+    world.told_since()
+    world.member._closing.set()
+    world.member._run()
+    assert world.member._faults.broken is None
+    told = world.told_since()
+    assert [one for one in told if one[1] in ("unsubscribe", "close with 0", "close with 1")] == ends
+    assert (("stop", [T0]) in told) is (instance_id is None)
 
 
 def test_a_seek_goes_on_at_the_target_when_its_records_are_through() -> None:
