@@ -29,7 +29,7 @@ from kit.schemas import check_pipeline  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.soak
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "amount", "type": "double"}]}

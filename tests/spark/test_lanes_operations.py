@@ -59,6 +59,7 @@ def test_lanes_are_paused_adjusted_sought_and_drained_from_outside(
         assert (member["runs"], member["spark_ui"]) == ("lanes", spark.sparkContext.uiWebUrl)
         return dict(member)
 
+    until(lambda: bool(operate(capsys, work, "show")["members"]), lambda: query.lanes)
     until(lambda: sorted(len(lane["partitions"]) for lane in shown()["lanes"]) == [2, 2], lambda: query.lanes)
     paused = operate(capsys, work, "pause", "--topic", f"{work.topic}:0", "--execute")
     assert [(one["runs"], one["state"]) for one in paused["members"]] == [("lanes", "done")]
