@@ -15,9 +15,14 @@ from keylane.wire.versions import response_module
 
 if TYPE_CHECKING:
     import uuid
+    from collections.abc import Callable
+    from types import ModuleType
 
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
+    from keylane.coordinator.consumer_groups.protocol import HeartbeatAnswer
+    from keylane.coordinator.share_groups.protocol import HeartbeatAnswer as ShareHeartbeatAnswer
+    from keylane.wire.versions import Entity
 
 API_KEY = 68
 MIN_VERSION = 0
@@ -51,6 +56,13 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
             makes_own_id=header.api_version >= OWN_ID_VERSION,
         )
     )
+    return response(module, module.ConsumerGroupHeartbeatResponse, answer)
+
+
+def response(
+    module: ModuleType, response_of: Callable[..., Entity], answer: HeartbeatAnswer | ShareHeartbeatAnswer
+) -> Entity:
+    """What a member is told, whichever kind its group is of."""
     assignment = None
     if answer.assignment is not None:
         given = tuple(
@@ -58,7 +70,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
             for topic, ones in answer.assignment.items()
         )
         assignment = module.Assignment(topic_partitions=given)
-    return module.ConsumerGroupHeartbeatResponse(
+    return response_of(
         throttle_time=datetime.timedelta(0),
         error_code=ErrorCode(answer.error),
         error_message=answer.message,

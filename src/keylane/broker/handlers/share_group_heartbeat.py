@@ -4,11 +4,9 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import TYPE_CHECKING
 
-from kio.schema.errors import ErrorCode
-
+from keylane.broker.handlers.consumer_group_heartbeat import response
 from keylane.coordinator.share_groups.protocol import HeartbeatRequest
 from keylane.wire.versions import response_module
 
@@ -21,8 +19,6 @@ API_KEY = 76
 MIN_VERSION = 1
 MAX_VERSION = 1
 LACKS = "nothing"
-
-_MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
 async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
@@ -38,19 +34,4 @@ async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
             request.subscribed_topic_names,
         )
     )
-    assignment = None
-    if answer.assignment is not None:
-        given = tuple(
-            module.TopicPartitions(topic_id=topic, partitions=tuple(sorted(ones)))
-            for topic, ones in answer.assignment.items()
-        )
-        assignment = module.Assignment(topic_partitions=given)
-    return module.ShareGroupHeartbeatResponse(
-        throttle_time=datetime.timedelta(0),
-        error_code=ErrorCode(answer.error),
-        error_message=answer.message,
-        member_id=answer.member_id,
-        member_epoch=answer.epoch,
-        heartbeat_interval=answer.interval_ms * _MILLISECOND,
-        assignment=assignment,
-    )
+    return response(module, module.ShareGroupHeartbeatResponse, answer)
