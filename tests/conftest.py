@@ -26,11 +26,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GROUPS = (
-    ("tests/spark/test_acknowledged.py", "tests/spark/test_older_checkpoints.py", "tests/spark/test_structured_"),
+    (
+        "tests/spark/test_acknowledged.py",
+        "tests/spark/test_exactly_once",
+        "tests/spark/test_nothing_is_told.py",
+        "tests/spark/test_offset_servers.py",
+        "tests/spark/test_older_checkpoints.py",
+        "tests/spark/test_parallel_map",
+        "tests/spark/test_structured_",
+    ),
     ("tests/spark/test_",),
     ("tests/interop/",),
 )
-"""Files whose tests share what is dear to start: two times a JVM with a warm Spark, and an Apache Kafka."""
+"""Files whose tests share what is dear to start: two times a JVM with a warm Spark, and an Apache Kafka. The first two
+take about as long as each other: one worker runs each, and the longer one is what all others wait for."""
 CONTRACT = "tests/spark/test_contract"
 """In no group: what is not for the soak runs without Spark."""
 SLOW = ("tests/spark/", "tests/integration/", "tests/crash/", "tests/property/")
