@@ -17,6 +17,7 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
+from kit.examples import examples
 from kit.jvms import java_options
 from kit.no_pandas import hide_pandas
 from kit.processes import children, words
@@ -97,9 +98,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 # How long an example takes is the machine's affair, and not the code's.
-# `make test` has half of the examples, and `make test-full` all.
-EXAMPLES = 50 if os.environ.get("KEYLANE_NO_PEERS") else 100
-hypothesis.settings.register_profile("keylane", deadline=None, max_examples=EXAMPLES)
+hypothesis.settings.register_profile("keylane", deadline=None, max_examples=examples(100))
 hypothesis.settings.load_profile("keylane")
 if os.environ.get("KEYLANE_FIRST_EXAMPLE") == "1":
     # The first example that fails is enough for a mutant: the smallest one can take minutes to find.

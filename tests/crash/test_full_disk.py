@@ -29,6 +29,7 @@ from keylane.storage.log import LogOptions, PartitionLog
 from keylane.storage.open_log import create_log, recover_log
 from keylane.storage.producers import OutOfOrderSequenceError
 from keylane.wire.batches import HEADER_SIZE, NewRecord, decode_records, encode_batch, read_header
+from kit.examples import examples
 from kit.executor import InlineExecutor
 from kit.filesystem import SimulatedFileSystem
 
@@ -168,7 +169,7 @@ async def write(turns: list[tuple[int | None, list[tuple[str, int]]]]) -> None:
 
 
 @given(TURNS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_log_knows_what_a_restart_would_find_whatever_was_refused(
     turns: list[tuple[int | None, list[tuple[str, int]]]],
 ) -> None:
@@ -377,7 +378,7 @@ SEGMENTS_IN_ONE_ROUND = [
 
 @given(COMMITS)
 @example(SEGMENTS_IN_ONE_ROUND)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_journal_holds_what_was_acknowledged_whatever_was_refused(
     turns: list[tuple[int | None, list[tuple[int, int, bool]]]],
 ) -> None:

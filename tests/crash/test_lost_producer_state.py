@@ -21,6 +21,7 @@ from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.errors import DataFolderError
 from keylane.wire import codes
 from keylane.wire.batches import HEADER_SIZE, NewRecord, decode_records, encode_batch, read_header
+from kit.examples import examples
 from kit.filesystem import SimulatedFileSystem
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_what_is_acknowledged_is_there_whatever_became_of_the_file(
     steps: list[tuple[int, int, Literal["stop", "kill"], int | None]],
 ) -> None:

@@ -16,6 +16,7 @@ from peers import jvm
 from keylane.errors import UsageError
 from keylane.offsets import Encoding, OffsetMap, decode, encode
 from keylane.offsets.codec import V1_LIMIT
+from kit.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +94,7 @@ def offset_maps(draw: st.DrawFn) -> OffsetMap:
 
 
 @given(offset_map=offset_maps())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_runs_of_any_length_mean_the_same_to_both(oracle: Oracle, offset_map: OffsetMap) -> None:
     agree(oracle, offset_map)
 

@@ -155,6 +155,7 @@ def test_a_listener_commits_for_a_built_in_sink(job: Job, until: Callable[..., N
     assert job.standing() == OffsetMap(20)
 
 
+@pytest.mark.full
 def test_the_rows_of_a_batch_with_carry_over_are_made_in_one_job(job: Job) -> None:
     """Before its list is written, and not by the sink, which reads nothing here."""
     carry, made = job.carry_over(), []
@@ -541,7 +542,7 @@ def test_an_outage_of_the_service_stops_the_reading_and_not_the_query(
     assert job.standing() == OffsetMap(1_000)
 
 
-@pytest.mark.parametrize("by_column", [False, True])
+@pytest.mark.parametrize("by_column", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_a_sink_that_would_feed_its_own_query_is_refused(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path, by_column: bool
 ) -> None:

@@ -89,6 +89,7 @@ def written(frame: DataFrame, topics: tuple[str, str, str], checkpoint: Path, **
     return query
 
 
+@pytest.mark.full
 def test_a_query_is_seen_once_and_its_replay_changes_nothing(
     spark: SparkSession, topics: tuple[str, str, str], tmp_path: Path
 ) -> None:

@@ -323,6 +323,7 @@ WEAKER = {
 one reads what the first one sends, without Spark."""
 
 
+@pytest.mark.full
 def test_stages_with_weaker_guarantees_are_noticed(tmp_path: Path) -> None:
     with (
         BrokerProcess(tmp_path / "data") as broker,

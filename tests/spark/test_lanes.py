@@ -55,6 +55,7 @@ def test_every_ordering_runs_each_record_once(spark: SparkSession, work: Any, or
     assert query.exception() is None
 
 
+@pytest.mark.full
 def test_each_lane_commits_in_transactions_of_its_own(
     spark: SparkSession, work: Any, until: Callable[..., None]
 ) -> None:
@@ -199,6 +200,7 @@ def test_lanes_share_the_partitions_and_name_their_processes(
     query.stop()
 
 
+@pytest.mark.full
 def test_metrics_of_all_lanes_are_served_by_the_driver(
     spark: SparkSession, work: Any, until: Callable[..., None]
 ) -> None:
@@ -222,6 +224,7 @@ def test_metrics_of_all_lanes_are_served_by_the_driver(
         query.stop()
 
 
+@pytest.mark.full
 def test_other_jobs_run_beside_lanes_and_workers_are_used_again(
     spark: SparkSession, work: Any, until: Callable[..., None]
 ) -> None:
@@ -248,6 +251,7 @@ def _threads(_: int) -> list[str]:
     return names + [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
 
 
+@pytest.mark.full
 def test_lanes_come_and_go_while_the_query_runs_and_spark_shows_their_partitions(
     spark: SparkSession, work: Any, until: Callable[..., None]
 ) -> None:
@@ -351,6 +355,7 @@ def test_another_query_under_the_same_name_is_refused(
     first.stop()
 
 
+@pytest.mark.full
 def test_a_lane_whose_id_another_consumer_takes_ends_the_query(
     spark: SparkSession, work: Any, until: Callable[..., None]
 ) -> None:

@@ -7,6 +7,8 @@ import signal
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 import keylane as kl
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ def test_calls_reach_every_lane_and_hold_for_one_that_is_killed(
     assert (seen.lost, seen.foreign, seen.out_of_order("key")) == (set(), set(), [])
 
 
+@pytest.mark.full
 def test_a_paused_partition_stays_paused_when_lanes_come_and_go(
     spark: SparkSession, work: Any, until: Callable[..., None]
 ) -> None:

@@ -49,6 +49,8 @@ SLOTS = 4
 """Of the tests' session."""
 KILLS = 110
 """Of each guarantee, in the soak."""
+QUICK = ("at_least_once", "exactly_once")
+"""The guarantees that `make test` kills lanes of; `make test-full` has all five."""
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +85,9 @@ def crash(spark: SparkSession, cell: Cell, kill: tuple[Point, int]) -> None:
     assert cell.stage.all_is_committed()
 
 
-@pytest.mark.parametrize("guarantee", OPTIONS)
+@pytest.mark.parametrize(
+    "guarantee", [one if one in QUICK else pytest.param(one, marks=pytest.mark.full) for one in OPTIONS]
+)
 def test_a_kill_at_each_point(
     spark: SparkSession, servers: str, tmp_path: Path, server: PostgresServer | None, guarantee: str
 ) -> None:
@@ -109,6 +113,7 @@ def some_at_once(server: PostgresServer | None, lanes: int) -> Iterator[list[tup
         left = left[size:]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", BROKERS)
 def test_the_broker_is_killed_and_restarted(
     spark: SparkSession, tmp_path: Path, server: PostgresServer | None, kind: str
@@ -130,6 +135,7 @@ def test_the_broker_is_killed_and_restarted(
         assert wrong_ones(cells, EXPECTED) == []
 
 
+@pytest.mark.full
 def test_a_rebalance_in_the_middle(
     spark: SparkSession, servers: str, tmp_path: Path, server: PostgresServer | None
 ) -> None:

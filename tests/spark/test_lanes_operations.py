@@ -93,6 +93,7 @@ def test_lanes_are_paused_adjusted_sought_and_drained_from_outside(
     assert (seen.lost, seen.foreign, seen.out_of_order("key")) == (set(), set(), [])
 
 
+@pytest.mark.full
 def test_what_holds_is_there_before_a_lane_starts(
     start: Callable[[], kl.spark.LaneQuery], work: Any, until: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,7 +53,7 @@ def seen(work: Any, results: Iterable[kl.Result]) -> Outputs:
     return Outputs(inputs, names)
 
 
-@pytest.mark.parametrize("complete", ["read", "handled"])
+@pytest.mark.parametrize("complete", ["read", pytest.param("handled", marks=pytest.mark.full)])
 def test_results_of_all_lanes_come_in_order_and_once(spark: SparkSession, work: Any, complete: Any) -> None:
     work.fill(600)
     pipeline = work.pipeline(double)
@@ -115,7 +115,7 @@ async def aenumerate(results: Any, count: int) -> Any:
             return
 
 
-@pytest.mark.parametrize("complete", ["read", "handled"])
+@pytest.mark.parametrize("complete", ["read", pytest.param("handled", marks=pytest.mark.full)])
 def test_a_killed_lane_loses_nothing_of_a_stream(
     spark: SparkSession, work: Any, until: Callable[..., None], complete: Any
 ) -> None:
@@ -134,6 +134,7 @@ def test_a_killed_lane_loses_nothing_of_a_stream(
     assert work.lag() == 0
 
 
+@pytest.mark.full
 def test_callbacks_run_in_the_driver_with_what_all_lanes_tell(spark: SparkSession, work: Any) -> None:
     work.fill(300)
     lock = threading.Lock()  # which could not travel
@@ -187,6 +188,7 @@ def test_the_stream_of_the_page_about_lanes_runs(
     assert all("Output('flights.enriched', " in line for line in lines)
 
 
+@pytest.mark.full
 def test_leaving_a_stream_stops_the_query_and_what_was_not_read_stays_to_do(spark: SparkSession, work: Any) -> None:
     work.fill(200)
     query = kl.spark.start(work.pipeline(double), spark, lanes=2, stream="read", max_unread=30)

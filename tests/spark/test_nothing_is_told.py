@@ -82,7 +82,7 @@ def too_many(row: Any) -> Any:
         (too_many, r"-0@\d: failed after 1 attempts: Fatal: the function returned 3 values"),
     ],
 )
-@pytest.mark.parametrize("workers", [None, kl.Processes()])
+@pytest.mark.parametrize("workers", [None, pytest.param(kl.Processes(), marks=pytest.mark.full)])
 def test_a_failed_row_is_named_and_not_shown(
     spark: SparkSession, broker: BrokerProcess, topic: str, capfd: Any, function: Any, says: str, workers: Any
 ) -> None:

@@ -76,6 +76,7 @@ def test_lanes_go_on_when_their_server_dies(
     assert apart.group not in groups_at(apart.servers)
 
 
+@pytest.mark.full
 def test_a_query_commits_there_and_begins_there(spark: SparkSession, apart: Any, tmp_path: Path) -> None:
     apart.fill(40)
     seen: list[int] = []
@@ -105,6 +106,7 @@ def test_a_query_commits_there_and_begins_there(spark: SparkSession, apart: Any,
     assert apart.group not in groups_at(apart.servers)
 
 
+@pytest.mark.full
 def test_a_listener_commits_there(spark: SparkSession, apart: Any, tmp_path: Path, until: Callable[..., None]) -> None:
     apart.fill(10)
     places = {"bootstrap.servers": apart.servers, "offsets.servers": apart.kafka["offsets.servers"]}

@@ -132,6 +132,7 @@ def process_number() -> Iterator[int]:
     yield os.getpid()
 
 
+@pytest.mark.full
 def test_functions_that_compute_run_in_processes(spark: SparkSession) -> None:
     """Each task has one, with its own resource; what fails there is tried again as elsewhere."""
 
@@ -162,6 +163,7 @@ def test_functions_that_compute_run_in_processes(spark: SparkSession) -> None:
     assert not any(alive(pid) for pid in pids)
 
 
+@pytest.mark.full
 def test_a_process_is_killed_when_its_time_is_over_or_it_dies(spark: SparkSession) -> None:
     def function(row: Any) -> Any:
         if row.id == 1:

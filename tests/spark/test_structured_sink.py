@@ -42,6 +42,7 @@ def test_a_batch_is_written_with_the_partitioner_of_javas_clients(spark: SparkSe
     assert {(one.key, one.partition) for one in found} == {(b"0", 0), (b"1", 1), (b"2", 0), (b"3", 1), (b"4", 1)}
 
 
+@pytest.mark.full
 def test_topic_partition_and_headers_come_from_columns(spark: SparkSession, servers: str) -> None:
     rows = spark.range(4).select(
         expr("if(id % 2 = 0, 'left', 'right')").alias("topic"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from keylane.broker.fetch_sessions import EVICTION_MS, INITIAL_EPOCH, LAST_EPOCH, NO_SESSION, FetchSessions
 from keylane.broker.reads import FetchedPartition, Wanted
 from keylane.wire import codes
+from kit.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -196,7 +197,7 @@ rounds = st.tuples(st.lists(changes, max_size=2), fetches)
 
 
 @given(st.lists(rounds, min_size=10, max_size=40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_session_tells_what_a_whole_fetch_would(history: list[tuple[list[tuple[Any, ...]], tuple[Any, ...]]]) -> None:
     world = World()
     for happened, fetched in history:

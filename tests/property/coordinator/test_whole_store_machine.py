@@ -30,6 +30,7 @@ from keylane.coordinator.journal.tail_replay import TailReplay
 from keylane.coordinator.offset_service import CommitRequest, CommitResult, ConditionalResult
 from keylane.wire import codes
 from keylane.wire.conditional_commit import CONDITION_FAILED
+from kit.examples import examples
 from kit.executor import InlineExecutor
 from kit.filesystem import SimulatedFileSystem
 
@@ -516,7 +517,7 @@ class LongMachine(WholeStoreMachine):
 SETTINGS = settings(stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
 
 TestWholeStore = WholeStoreMachine.TestCase
-TestWholeStore.settings = settings(SETTINGS, max_examples=200)
+TestWholeStore.settings = settings(SETTINGS, max_examples=examples(200))
 
 TestWholeStoreForLong = pytest.mark.soak(LongMachine.TestCase)
 TestWholeStoreForLong.settings = settings(SETTINGS, max_examples=2_000)

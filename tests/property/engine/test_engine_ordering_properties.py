@@ -11,6 +11,7 @@ from keylane.offsets import OffsetMap
 from keylane.pipeline import Commit
 from keylane.records import PlainMessage
 from kit.driven import Driven
+from kit.examples import examples
 
 if TYPE_CHECKING:
     from random import Random
@@ -59,7 +60,7 @@ def test_records_of_a_shard_never_overlap_and_run_in_order_and_all_run(
     assert one.committed(T0) == OffsetMap(len(keys))
 
 
-@settings(max_examples=60, deadline=None)  # a busy machine is no failure
+@settings(max_examples=examples(60), deadline=None)  # a busy machine is no failure
 @given(cap=st.integers(1, 120), stuck=st.sets(st.integers(0, RECORDS - 1), max_size=40), random=st.randoms())
 def test_whatever_is_dispatched_every_map_fits_the_cap_and_nothing_waits_for_ever(
     cap: int, stuck: set[int], random: Random

@@ -17,6 +17,7 @@ from keylane.flow.keys import KeyRule, PassedOver, Where
 from keylane.flow.outcomes import NOT_RUN, Failure, Later
 from keylane.options import Flow
 from keylane.records import PlainMessage
+from kit.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -303,7 +304,7 @@ STEPS = {
 """What happens, and how often."""
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     ordering=st.sampled_from(["key", "partition", "unordered"]),
     batch=st.sampled_from([None, None, kl.Batch(3), kl.Batch(8)]),

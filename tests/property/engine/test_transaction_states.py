@@ -14,6 +14,7 @@ from keylane.pipeline import Commit, Pipeline
 from keylane.records import Output, PlainMessage
 from kit.driven import KAFKA
 from kit.engines import make_engine
+from kit.examples import examples
 from kit.seam import Item, Make, Problem, Start, Workers
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class World:
         return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(fails=st.lists(st.booleans() | st.just(True), min_size=1, max_size=14), random=st.randoms())
 def test_what_was_undone_begins_anew_after_twice_the_wait(fails: list[bool], random: Random) -> None:
     world = World(random)

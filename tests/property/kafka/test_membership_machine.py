@@ -27,6 +27,7 @@ from keylane.kafka.membership import (
     Stop,
     Target,
 )
+from kit.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -192,4 +193,4 @@ class Member(RuleBasedStateMachine):
 
 
 TestMember = Member.TestCase
-TestMember.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestMember.settings = settings(max_examples=examples(200), stateful_step_count=30, deadline=None)

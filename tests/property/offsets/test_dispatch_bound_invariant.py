@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from keylane.offsets import DispatchBound, Encoding, OffsetMap, PartitionTracker, encode
 from keylane.offsets.codec import V1_LIMIT
+from kit.examples import examples
 
 PLAIN = [encoding for encoding in Encoding if encoding.is_written and not encoding.is_zstd]
 
@@ -62,7 +63,7 @@ def run(cap: int, seed: int, steps: int, batch: int, stuck_share: float, far: in
     stuck_share=st.sampled_from([0, 0.01, 0.1, 0.5]),
     far=st.sampled_from([0, 7, 40_000, 10**6]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_reachable_map_fits_the_cap_without_compression(
     cap: int, seed: int, stuck_share: float, far: int
 ) -> None:

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from keylane.offsets import DispatchBound, OffsetMap, PartitionTracker, decode, encode, tracker
 from kit.commit_rule import CommitState, Drained, PartitionKey, PartitionOffset, plan_commits
+from kit.examples import examples
 
 SMALL = DispatchBound(max_span=20, max_incomplete=4)
 KEY = PartitionKey("group", "topic", 0)
@@ -175,4 +176,4 @@ class TrackerAgainstModel(RuleBasedStateMachine):
 
 
 TestTrackerAgainstModel: Any = TrackerAgainstModel.TestCase
-TestTrackerAgainstModel.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestTrackerAgainstModel.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)

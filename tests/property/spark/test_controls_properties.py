@@ -13,6 +13,7 @@ from keylane.consumer.settings import Settings
 from keylane.flow.keys import KeyRule, Where
 from keylane.kafka.membership import Replay, Seek, Target
 from keylane.spark.controls import ANSWER_S, Controls, Done, Send, TellLiveness, TellWork
+from kit.examples import examples
 
 if TYPE_CHECKING:
     from keylane.consumer.settings import Change
@@ -162,7 +163,7 @@ def _holds(lane: Lane) -> tuple[object, ...]:
     return lane.all_paused, lane.paused, lane.most, lane.rules
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_whatever_lanes_do_each_has_what_was_asked_and_a_seek_is_done_once(data: st.DataObject) -> None:
     world = World()

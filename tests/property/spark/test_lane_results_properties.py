@@ -19,6 +19,7 @@ from keylane.records import PlainMessage
 from keylane.spark.channel import Moved, Show
 from keylane.spark.from_lanes import FromLanes
 from keylane.spark.to_driver import ToDriver
+from kit.examples import examples
 from kit.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ class World:
                 lane.obey()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(["read", "handled"]), st.data())
 def test_nothing_is_lost_the_order_is_kept_and_so_is_the_bound(complete: Complete, data: st.DataObject) -> None:
     world = World(complete)
@@ -211,7 +212,7 @@ def test_nothing_is_lost_the_order_is_kept_and_so_is_the_bound(complete: Complet
     assert world.driver._unread.total() == 0
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.sampled_from(["read", "handled"]), st.booleans(), st.data())
 def test_who_leaves_leaves_the_rest_to_do(complete: Complete, driver_dies: bool, data: st.DataObject) -> None:
     world = World(complete)

@@ -12,6 +12,7 @@ from keylane.storage.compacting import Compactor
 from keylane.storage.log import LogOptions, PartitionLog
 from keylane.storage.open_log import create_log, recover_log, restore_log
 from kit.compacted_log import TRANSACTIONAL, CompactedLogModel
+from kit.examples import examples
 from kit.executor import InlineExecutor
 from kit.filesystem import SimulatedFileSystem
 
@@ -69,6 +70,6 @@ async def run(history: Sequence[tuple[object, ...]]) -> None:
 
 
 @given(st.lists(steps, min_size=20, max_size=60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_readers_see_what_the_model_says(history: list[tuple[object, ...]]) -> None:
     asyncio.run(run(history))

@@ -8,6 +8,7 @@ import sys
 import urllib.request
 from typing import TYPE_CHECKING
 
+import pytest
 from peers import free_ports
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ TIMEOUT_S = 300
 """Many times what it takes on an idle machine."""
 
 
+@pytest.mark.full
 def test_keylane_run_on_spark_ends_at_lag_0(examples: Path) -> None:
     pipeline = (examples / "orders.py").read_text().replace('"scoring"', '"scoring again"')
     (examples / "again.py").write_text(pipeline)

@@ -190,7 +190,7 @@ def test_an_admin_that_nobody_holds_ends_its_client() -> None:
         admin = Admin({"bootstrap.servers": "127.0.0.1:1"}, timeout_ms=100)
         with pytest.raises(BrokerUnavailableError):
             admin.topics()
-        assert clients() == before + 1
+        assert clients() > before  # a new thread has the name of the one that started it until it gives itself another
         del admin
         assert clients() == before
     finally:

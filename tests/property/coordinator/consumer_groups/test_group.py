@@ -30,6 +30,7 @@ from keylane.coordinator.formats import GroupValue
 from keylane.coordinator.groups.members import Member
 from keylane.coordinator.groups.protocol import JoinRequest, Leaver, SyncRequest
 from keylane.wire import codes
+from kit.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -394,7 +395,7 @@ class World:
         self.restart()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.integers(0, 2**32))
 def test_who_has_what(seed: int) -> None:
     """At most one member uses a partition at any time, all are used in the end, epochs grow, and the records hold all

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from keylane.broker.config import BrokerConfig
 from keylane.wire import codes
+from kit.examples import examples
 from kit.group_world import GROUP, REBALANCE_MS, SESSION_MS, World
 
 if TYPE_CHECKING:
@@ -269,4 +270,4 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 TestGroups = GroupMachine.TestCase
-TestGroups.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestGroups.settings = settings(max_examples=examples(100), stateful_step_count=50, deadline=None)

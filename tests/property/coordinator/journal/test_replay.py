@@ -31,6 +31,7 @@ from keylane.coordinator.journal.tail_replay import TailReplay
 from keylane.coordinator.offsets.store import OffsetStore
 from keylane.wire import batches
 from keylane.wire.batches import CRC_START
+from kit.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -198,7 +199,7 @@ def test_what_is_known_of_a_partition_ends_with_it(steps: list[tuple[str, str, i
             assert dict(image.store.topics_of(name)) == dict(live.topics_of(name))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(TOPIC_COMMIT, st.booleans(), st.data())
 def test_the_short_way_of_one_partition_reads_what_the_long_way_reads(
     commit: TopicCommit, is_known: bool, data: st.DataObject

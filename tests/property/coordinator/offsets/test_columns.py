@@ -169,16 +169,16 @@ def bytes_an_entry(groups: int, topics: int, partitions: int, metadata: str = ""
 @pytest.mark.parametrize(
     ("groups", "topics", "partitions"),
     [
-        (10, 16, 1_000),
-        (1_600, 1, 100),
-        (1_000, 1, 50),
+        pytest.param(10, 16, 1_000, marks=pytest.mark.full),
+        pytest.param(1_600, 1, 100, marks=pytest.mark.full),
+        pytest.param(1_000, 1, 50, marks=pytest.mark.full),
         (1_000, 1, 20),
         (1_500, 1, 10),
         (1_500, 1, 8),
         (5_000, 1, 3),
         (1_000, 5, 1),
-        (500, 40, 1),
-        (50, 300, 1),
+        pytest.param(500, 40, 1, marks=pytest.mark.full),
+        pytest.param(50, 300, 1, marks=pytest.mark.full),
         (100, 20, 10),
     ],
 )
@@ -197,7 +197,9 @@ def test_a_group_of_one_or_two_entries_pays_for_its_place(topics: int, partition
 
 
 @pytest.mark.parametrize(("topics", "partitions"), [(1, 1), (1, 8), (1, 50), (20, 1)])
-@pytest.mark.parametrize("characters", [12, 100, 1_500, 4_096])
+@pytest.mark.parametrize(
+    "characters", [12, *(pytest.param(more, marks=pytest.mark.full) for more in (100, 1_500)), 4_096]
+)
 def test_metadata_takes_its_length_and_less_than_64_bytes(topics: int, partitions: int, characters: int) -> None:
     """Beside what an entry takes without."""
     plain = bytes_an_entry(300, topics, partitions)

@@ -24,6 +24,7 @@ from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
 from keylane.wire.batches import batches
+from kit.examples import examples
 from kit.executor import InlineExecutor
 from kit.filesystem import SimulatedFileSystem
 
@@ -277,4 +278,4 @@ def test_groups_stand_in_different_partitions() -> None:
 
 
 TestOffsetStore = OffsetStoreMachine.TestCase
-TestOffsetStore.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestOffsetStore.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

@@ -1,0 +1,12 @@
+"""How many examples hypothesis tries: all in `make test-full`, half in `make test`, which newcomers wait for."""
+
+from __future__ import annotations
+
+import os
+
+IS_QUICK = bool(os.environ.get("KEYLANE_NO_PEERS"))
+
+
+def examples(whole: int) -> int:
+    """Of `whole` ones, in this run."""
+    return whole // 2 if IS_QUICK else whole
