@@ -7,10 +7,13 @@ from mutants import Mutant
 PARTITION = "coordinator/share_groups/partition.py"
 GROUP = "coordinator/share_groups/group.py"
 SERVICE = "coordinator/share_service.py"
+BATCHES = "coordinator/group_batches.py"
+DEADLINES = "property/coordinator/test_deadlines.py"
 UNIT = "unit/coordinator/share_groups/test_partition.py"
 MODEL = "property/coordinator/share_groups/test_partition.py"
 CRASHES = "crash/test_share_group_crashes.py::test_a_crash_at_every_operation"
 SHELL = "unit/coordinator/test_share_service.py"
+ACTIONS = "unit/coordinator/consumer_groups/test_consumer_group_actions.py::test_a_failed_batch_changes_nothing"
 CONTRACT = "interop/test_share_group_contract.py"
 
 MUTANTS = [
@@ -79,7 +82,7 @@ MUTANTS = [
     ),
     Mutant(
         "members are told of what is not durable yet",
-        SERVICE,
+        BATCHES,
         "                await self._waiting[group][1]\n",
         "                self._waiting[group][1]\n",
         f"{SHELL}::test_nobody_is_answered_before_its_group_is_durable",
@@ -90,6 +93,41 @@ MUTANTS = [
         "            del self._partitions[place]\n",
         "            pass\n",
         f"{SHELL}::test_a_group_of_which_a_batch_fails_is_as_it_was_on_the_disk",
+    ),
+    Mutant(
+        "a broken group is restored while a batch of it is on its way",
+        BATCHES,
+        "        if group not in self._waiting:\n            self.broken",
+        "        if True:\n            self.broken",
+        ACTIONS,
+    ),
+    Mutant(
+        "a deadline that comes nearer is not noted",
+        "coordinator/deadlines.py",
+        "(noted is None or deadline_ms < noted)",
+        "noted is None",
+        f"{DEADLINES}::test_what_is_due_is_what_a_scan_finds",
+    ),
+    Mutant(
+        "nobody looks when a record was with a member for too long",
+        SERVICE,
+        "            self._deadlines.note(place, now_ms + limits.lock_ms)\n",
+        "",
+        f"{DEADLINES}::test_the_deadline_of_share_groups_is_that_of_a_scan",
+    ),
+    Mutant(
+        "what is renewed for a shorter time is looked at too late",
+        SERVICE,
+        "            self._deadlines.note(place, now_ms + settings.limits.lock_ms)\n",
+        "            pass\n",
+        f"{DEADLINES}::test_the_deadline_of_share_groups_is_that_of_a_scan",
+    ),
+    Mutant(
+        "a partition is looked at once and never again",
+        SERVICE,
+        "                self._deadlines.note(place, partition.next_deadline_ms)\n",
+        "                pass\n",
+        f"{DEADLINES}::test_the_deadline_of_share_groups_is_that_of_a_scan",
     ),
     Mutant(
         "what a member that closes its session had stays with it",
