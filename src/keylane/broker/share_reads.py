@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from keylane.wire.batches import BatchHeader
 
 PARTITION_BYTES = 1_048_576
-"""What is read of one log at a time, unless more is waited for: a fetch is bounded by records, and more would be read in
+"""What is read of one log at a time, unless a fetch waits for more: it is bounded by records, and more would be read in
 vain."""
 
 
