@@ -48,8 +48,8 @@ MUTANTS = [
     Mutant(
         "a fetch that waits does not hear of partitions that rest",
         "broker/handlers/fetch.py",
-        "        session.on_wake = arrival\n",
-        "        pass\n",
+        "            listeners.append(begun.session.listeners)\n",
+        "            pass\n",
         "interop/test_fetch_session_contract.py::test_a_fetch_waits_for_any_partition_of_its_session[keylane]",
     ),
     Mutant(

@@ -71,8 +71,8 @@ class _Remembered:
 
     def __call__(self, new_bytes: int) -> None:
         self.wake()
-        if self._session.on_wake is not None:
-            self._session.on_wake(new_bytes)
+        for listener in [*self._session.listeners]:
+            listener(new_bytes)
 
     def ask(self, wanted: Wanted) -> None:
         """It is to be read in another way from now on; its topic's name stays."""
@@ -101,8 +101,8 @@ class Session:
         self.partitions: dict[NamedPartition, _Remembered] = {}
         self.awake: set[NamedPartition] = set()
         """Those that a fetch has to look at."""
-        self.on_wake: Callable[[int], None] | None = None
-        """Of a fetch that waits: called when one more is awake, with its new bytes, as a log's listeners are."""
+        self.listeners: set[Callable[[int], None]] = set()
+        """Called when one more is awake, with its new bytes, as a log's are."""
         self.opened_ms = self.used_ms = now_ms
         self._turns = itertools.count()
 

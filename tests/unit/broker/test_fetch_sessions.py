@@ -88,7 +88,7 @@ def test_a_partition_rests_until_its_log_tells_of_something() -> None:
     assert list(begun.wanted) == [second]
     assert begun.session is not None
     heard: list[int] = []
-    begun.session.on_wake = heard.append
+    begun.session.listeners.add(heard.append)
     (listener,) = log.listeners
     listener(5)
     assert (heard, log.listeners, list(begun.session.to_read())) == ([5], set(), [first, second])

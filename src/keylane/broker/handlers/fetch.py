@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from keylane.broker.dispatch import RequestHeader
-    from keylane.broker.fetch_sessions import Session
     from keylane.broker.node import Node
     from keylane.broker.reads import FetchedPartition, PartitionRead
     from keylane.broker.topics import NamedPartition, NamedTopic
@@ -99,7 +98,9 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]
             break
         logs = [read.log for read in reads.values() if read.log is not None]
         listeners = [log.stable_listeners if committed_only else log.listeners for log in logs]
-        goes_on = await _wait(listeners, begun.session, missing, deadline)
+        if begun.session is not None:
+            listeners.append(begun.session.listeners)
+        goes_on = await _wait(listeners, missing, deadline)
         wanted = {} if begun.session is None else begun.session.to_read()
     answers = await _read_all(reads, max_bytes)
     code, session_id, told = node.fetch_sessions.finish(begun, answers, node.clock())
@@ -166,10 +167,8 @@ async def _read_all(
     return answers
 
 
-async def _wait(
-    listeners: Sequence[set[Callable[[int], None]]], session: Session | None, missing: int, deadline: float
-) -> bool:
-    """Until so many bytes have come, to these logs or those that rest in a session: whether they have."""
+async def _wait(listeners: Sequence[set[Callable[[int], None]]], missing: int, deadline: float) -> bool:
+    """Until so many bytes have come: whether they have."""
     loop = asyncio.get_running_loop()
     if loop.time() >= deadline:
         return False
@@ -177,16 +176,12 @@ async def _wait(
     timeout = loop.call_at(deadline, arrival, 0)
     for each in listeners:
         each.add(arrival)
-    if session is not None:
-        session.on_wake = arrival
     try:
         return await arrival.is_enough
     finally:
         timeout.cancel()
         for each in listeners:
             each.discard(arrival)
-        if session is not None and session.on_wake is arrival:
-            session.on_wake = None
 
 
 # --- the response ---
