@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 DEADLINE_S = 120.0
 OUTSTANDING = 50
 """Values that a writer has sent and knows nothing of."""
+AHEAD = 300
+"""Values that were written and not delivered yet: with so many the writer waits for the members."""
 Place = tuple[int, int]
 """Partition and offset."""
 Log = dict[Place, bytes]
@@ -40,11 +42,14 @@ class Story:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
+        self.deliveries = 0
         self._grown = threading.Condition()
 
     def tell(self, what: Any, life: int, member: str, places: Iterable[Place]) -> None:
         with self._grown:
-            self.events += [Event(what, life, member, place) for place in places]
+            added = [Event(what, life, member, place) for place in places]
+            self.events += added
+            self.deliveries += len(added) if what == "delivered" else 0
             self._grown.notify_all()
 
     def wait_for_all(self, what: str, places: Iterable[Place]) -> None:
@@ -125,8 +130,9 @@ def _missing(log: Log, acknowledged: set[bytes]) -> list[Any]:
 class Writer(threading.Thread):
     """Writes one value after the other to all partitions, and notes those that are acknowledged."""
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+    def __init__(self, bootstrap: str, topic: str, partitions: int, story: Story) -> None:
         super().__init__(name="writer")
+        self._story = story
         self.acknowledged: set[bytes] = set()
         self.stop = threading.Event()
         self.error: BaseException | None = None
@@ -140,7 +146,7 @@ class Writer(threading.Thread):
         try:
             number = 0
             while not self.stop.is_set():
-                if len(self._producer) < OUTSTANDING:
+                if len(self._producer) < OUTSTANDING and number - self._story.deliveries < AHEAD:
                     value = b"%d" % number
                     self._producer.produce(
                         self._topic, value, partition=number % self._partitions, on_delivery=self._delivered
