@@ -81,6 +81,22 @@ MUTANTS = [
         CRASHES,
     ),
     Mutant(
+        "what members said comes back when the broker is killed",
+        SERVICE,
+        "            error = self._append_states(place.group, {place: partition.state})\n",
+        "            pass\n",
+        "crash/test_group_kills.py::test_a_share_group_under_kills[3]",
+        "crash matrix: SIGKILL under a consumer group",
+    ),
+    Mutant(
+        "a broker that was killed has forgotten its consumer groups",
+        "coordinator/coordinator.py",
+        "        self._consumer_groups.restore(modern, self._now_ms())\n",
+        "        self._consumer_groups.restore((), self._now_ms())\n",
+        "crash/test_group_kills.py::test_a_consumer_group_under_kills[3]",
+        "crash matrix: SIGKILL under a consumer group",
+    ),
+    Mutant(
         "members are told of what is not durable yet",
         BATCHES,
         "                await self._waiting[group][1]\n",
