@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import sys
 import time
+from functools import partial
 from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined] # exported untyped
 
-from broker import fetches
+from broker import fetches, rebalances
 
 TIMEOUT_S = 60
 BATCH = 10_000
@@ -29,7 +30,7 @@ class Load(NamedTuple):
 
     bootstrap: str
     what: str
-    """produce, fetch, single, transactions, session, sessionless, create or delete."""
+    """produce, fetch, single, transactions, session, sessionless, rebalance (and the protocol), create or delete."""
     topic: str
     size: int = 100
     """Bytes of a record's value."""
@@ -182,7 +183,7 @@ def delete(load: Load) -> dict[str, float]:
 KINDS = {
     each.__name__: each
     for each in (produce, fetch, single, transactions, fetches.session, fetches.sessionless, create, delete)
-}
+} | {f"rebalance {protocol}": partial(rebalances.rebalance, protocol=protocol) for protocol in ("classic", "consumer")}
 
 
 def main() -> None:

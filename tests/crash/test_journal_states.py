@@ -20,6 +20,7 @@ from uuid import UUID
 import pytest
 
 from keylane.broker.config import BrokerConfig
+from keylane.coordinator.consumer_groups import records as consumer_records
 from keylane.coordinator.formats import (
     SHARE_STATE,
     GroupValue,
@@ -32,6 +33,7 @@ from keylane.coordinator.formats import (
 )
 from keylane.coordinator.journal.image import Image
 from keylane.coordinator.journal.journal import FileJournal
+from keylane.coordinator.share_groups import records as share_records
 from keylane.coordinator.share_groups.partition import AVAILABLE, Batch, State
 from keylane.coordinator.share_groups.records import Place, encode_state, encode_state_key
 from keylane.errors import PeerError
@@ -81,6 +83,10 @@ def steps(count: int) -> list[Step]:
             made.append(tombstone_step(partition, group))
         elif number % 7 == 2:
             made.append(share_step(group, number))
+        elif number % 14 == 3:
+            made.append(consumer_group_step(partition, group, number))
+        elif number % 14 == 10:
+            made.append(share_group_step(partition, group, number))
         else:
             made.append(commit_step(partition, group, number))
     return made
@@ -108,6 +114,48 @@ def share_step(group: str, number: int) -> Step:
     key = encode_state_key(Place(group, UUID(int=7), 0))
     value = encode_state(State(number, 1, (Batch(number, number + 3, AVAILABLE, 2),)), NOW_MS)
     return Step(SHARE_STATE, encode_records([(key, value)], NOW_MS), lambda state: state.update({key: value}))
+
+
+def consumer_group_step(partition: int, group: str, number: int) -> Step:
+    """A member takes another one's place in a group of KIP-848: its records are there, and those of the other end."""
+    came, gone = f"m{number % 4}", f"m{(number + 2) % 4}"
+    member = consumer_records.Member(None, None, "client", "/host", ("flights",), "", 300_000, None)
+    owned = {UUID(int=7): dict.fromkeys(range(3), number)}
+    changes = (
+        consumer_records.Record(consumer_records.GROUP, "", consumer_records.Group(number, 77)),
+        consumer_records.Record(consumer_records.MEMBER, came, member),
+        consumer_records.Record(
+            consumer_records.CURRENT, came, consumer_records.Current(number, 0, consumer_records.STABLE, owned, {})
+        ),
+        consumer_records.Record(consumer_records.CURRENT, gone, None),
+        consumer_records.Record(consumer_records.MEMBER, gone, None),
+    )
+    return pairs_step(partition, [consumer_records.encode(group, one) for one in changes])
+
+
+def share_group_step(partition: int, group: str, number: int) -> Step:
+    """The same in a share group."""
+    came, gone = f"m{number % 4}", f"m{(number + 2) % 4}"
+    placed = share_records.PlacedTopic("flights", frozenset(range(number % 3 + 1)))
+    changes = (
+        share_records.Record(share_records.GROUP, "", share_records.Group(number, 77)),
+        share_records.Record(share_records.MEMBER, came, share_records.Member(None, "client", "/host", ("flights",))),
+        share_records.Record(share_records.TOPICS, "", share_records.Topics({UUID(int=7): placed})),
+        share_records.Record(share_records.MEMBER, gone, None),
+    )
+    return pairs_step(partition, [share_records.encode(group, one) for one in changes])
+
+
+def pairs_step(partition: int, pairs: list[tuple[bytes, bytes | None]]) -> Step:
+    """Each key has this value, or none, from now on."""
+
+    def change(state: Found) -> None:
+        for key, value in pairs:
+            state.pop(key, None)
+            if value is not None:
+                state[key] = value
+
+    return Step(partition, encode_records(pairs, NOW_MS), change)
 
 
 def tombstone_step(partition: int, group: str) -> Step:

@@ -21,6 +21,7 @@ ROWS = (
     Row("transactions", "transactions", 100),
     Row("session", "session", 100, 20, 1, 3),
     Row("sessionless", "sessionless", 100, 20, 1, 3),
+    Row("rebalance", "rebalance consumer", 100, 4, 2),
 )
 
 
@@ -31,7 +32,8 @@ def test_rows_are_run_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         for row in ROWS:
             runs = contest.play(row, 1, QUICK_S, lambda *_: None)
             assert list(runs) == [OURS]
-            assert runs[OURS][0]["per_s"] > 0
+            figures = ["comes_nothing_s", "comes_longest_s", "goes_nothing_s", "goes_longest_s"]
+            assert all(runs[OURS][0][name] > 0 for name in (figures if "rebalance" in row.what else ["per_s"]))
             report.add_row(found, row, runs)
     path = tmp_path / "out" / "bench.json"
     report.write(path, found)

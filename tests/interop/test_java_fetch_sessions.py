@@ -13,13 +13,13 @@ from confluent_kafka import Producer
 from keylane.testing.embedded import EmbeddedBroker
 
 if TYPE_CHECKING:
-    from keylane.broker.fetch_sessions import _Session
+    from keylane.broker.fetch_sessions import Session
 
 PARTITIONS, RECORDS = 60, 200
 DEADLINE_S = 60.0
 
 
-def session_of(broker: EmbeddedBroker) -> _Session:
+def session_of(broker: EmbeddedBroker) -> Session:
     """The one that there is, once it is."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:

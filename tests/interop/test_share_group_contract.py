@@ -87,14 +87,18 @@ class Member:
         return self.group.ask(self.name, **said)
 
     def fetch(self, *said: tuple[int, int, list[int]], epoch: int | None = None, **how: Any) -> Any:
-        """What it is given of partition 0, when it says of the records from the first offset to the second that."""
+        """What it is given, when it says of the records of partition 0 from the first offset to the second that."""
         values = {
             "max_wait": 0 * MS, "min_bytes": 1, "max_bytes": 1_000_000, "max_records": 100, "batch_size": 100,
             "share_acquire_mode": 0, "is_renew_ack": False, "forgotten_topics_data": (), **how,
         }  # fmt: skip
         topic = part(
             "share_fetch", 2, "FetchTopic", topic_id=self.group.topic_id,
-            partitions=self.rows("share_fetch", "FetchPartition", said),
+            partitions=(
+                *self.rows("share_fetch", "FetchPartition", said),
+                *(part("share_fetch", 2, "FetchPartition", partition_index=one, acknowledgement_batches=())
+                  for one in range(1, self.group.partition_count)),
+            ),
         )  # fmt: skip
         answer = self.client.ask(
             "share_fetch", 2, group_id=self.group.name, member_id=self.name, topics=(topic,),
@@ -114,17 +118,22 @@ class Member:
 
     def acquired(self, *said: tuple[int, int, list[int]], **how: Any) -> list[tuple[int, int, int]]:
         """First and last offset, and deliveries, of what it is given; every one of them is there."""
+        return joined([run for runs in self.runs(*said, **how).values() for run in runs])
+
+    def runs(self, *said: tuple[int, int, list[int]], **how: Any) -> dict[int, list[tuple[int, int, int]]]:
+        """The same by partition, as the answer has them."""
         answer = self.fetch(*said, **how)
         assert answer.error_code == NONE, answer
-        found = []
+        found: dict[int, list[tuple[int, int, int]]] = {}
         for topic in answer.responses:
             for row in topic.partitions:
                 assert (row.error_code, row.acknowledge_error_code) == (NONE, NONE), row
                 held = [(one.base_offset, one.last_offset) for _, one in batches(bytes(row.records or b""))]
                 for one in row.acquired_records:
                     assert held[0][0] <= one.first_offset <= one.last_offset <= held[-1][1]
-                    found.append((one.first_offset, one.last_offset, one.delivery_count))
-        return joined(found)
+                    run = (one.first_offset, one.last_offset, one.delivery_count)
+                    found.setdefault(row.partition_index, []).append(run)
+        return found
 
     def take(self, wanted: list[tuple[int, int, int]], **how: Any) -> None:
         """It is given this, when all of it is there."""
@@ -166,15 +175,15 @@ def joined(found: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
 
 
 class Group:
-    """One group, which reads one topic of one partition from its beginning."""
+    """One group, which reads one topic from its beginning."""
 
-    def __init__(self, bootstrap: str, client: ProtocolClient) -> None:
-        self.bootstrap, self.client = bootstrap, client
+    def __init__(self, bootstrap: str, client: ProtocolClient, partition_count: int = 1) -> None:
+        self.bootstrap, self.client, self.partition_count = bootstrap, client, partition_count
         number = next(NUMBERS)
         self.name, self.topic = f"share-{number}", f"shared-{number}"
         self.members: list[Member] = []
         wanted = part(
-            "create_topics", 7, "CreatableTopic", name=self.topic, num_partitions=1, replication_factor=1,
+            "create_topics", 7, "CreatableTopic", name=self.topic, num_partitions=partition_count, replication_factor=1,
             assignments=(), configs=(),
         )  # fmt: skip
         client.ask("create_topics", 7, topics=(wanted,), timeout=10_000 * MS, validate_only=False)
@@ -218,8 +227,8 @@ class Group:
         return int(answer.error_code), answer.error_message
 
     def member(self) -> Member:
-        """One that has joined, and reads the topic's one partition."""
-        member = Member(self)
+        """One that has joined, and reads the topic's partitions."""
+        member, all_of_them = Member(self), set(range(self.partition_count))
         answer = member.join()
 
         def heartbeat() -> set[int] | None:
@@ -227,16 +236,16 @@ class Group:
             answer = self.ask(member.name, answer.member_epoch, subscribed_topic_names=(self.topic,))
             return self.given(answer)
 
-        if self.given(answer) != {0}:
-            until(heartbeat, lambda given: given == {0})
+        if self.given(answer) != all_of_them:
+            until(heartbeat, lambda given: given == all_of_them)
         return member
 
-    def produce(self, *counts: int) -> None:
-        """Batches of so many records each."""
+    def produce(self, *counts: int, size: int = 0, partition: int = 0) -> None:
+        """Batches of so many records each, of so many bytes at least."""
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5_000})
         for count in counts:
             for number in range(count):
-                producer.produce(self.topic, b"%d" % number, partition=0)
+                producer.produce(self.topic, b"%d" % number + bytes(size), partition=partition)
             assert producer.flush(DEADLINE_S) == 0
 
     def describe(self) -> Any:
@@ -551,12 +560,28 @@ def test_a_fetch_waits(group: Group) -> None:
     ]
 
 
-def _fetch_request(member: Member) -> Any:
+def test_a_fetch_waits_for_so_many_bytes(group: Group) -> None:
+    """Or until its time is over: it is given what there is, then."""
+    member = group.member()
+    assert member.acquired(max_wait=300 * MS) == []
+    group.produce(1)
+    began = time.monotonic()
+    assert member.acquired(max_wait=300 * MS, min_bytes=1_000) == [(0, 0, 1)]
+    assert time.monotonic() - began >= 0.3
+    member.client.send("share_fetch", _fetch_request(member, min_bytes=1_000))
+    group.produce(1)
+    group.produce(1, size=1_000)
+    _, answer = protocol.decode_answer("share_fetch", 2, member.client.receive())
+    found = answer.responses[0].partitions[0].acquired_records
+    assert [(one.first_offset, one.last_offset) for one in found] == [(1, 2)]
+
+
+def _fetch_request(member: Member, min_bytes: int = 1) -> Any:
     from keylane.wire.versions import request_type
 
     return request_type("share_fetch", 2)(
         group_id=member.group.name, member_id=member.name, topics=(), share_session_epoch=member.epoch,
-        max_wait=20_000 * MS, min_bytes=1, max_bytes=1_000_000, max_records=100, batch_size=100,
+        max_wait=20_000 * MS, min_bytes=min_bytes, max_bytes=1_000_000, max_records=100, batch_size=100,
         share_acquire_mode=0, is_renew_ack=False, forgotten_topics_data=(),
     )  # fmt: skip
 
@@ -567,6 +592,43 @@ def test_how_many_records_a_fetch_takes(group: Group) -> None:
     strict.take([(0, 2, 1)], max_records=3, share_acquire_mode=1)
     assert loose.acquired(max_records=1) == [(3, 4, 1)]
     assert loose.acquired(max_records=1) == [(5, 9, 1)]
+
+
+def test_how_many_bytes_a_fetch_takes(group: Group) -> None:
+    """One batch at least."""
+    member = group.member()
+    assert member.acquired(max_wait=300 * MS) == []
+    group.produce(1, 1, 1, size=1_000)
+    assert member.acquired(max_wait=500 * MS, max_bytes=2_500) == [(0, 1, 1)]
+    assert member.acquired(max_wait=500 * MS, max_bytes=10) == [(2, 2, 1)]
+
+
+def test_partitions_share_what_a_fetch_takes(bootstrap: str, client: ProtocolClient) -> None:
+    """Bytes in equal parts, and records as they come."""
+    group = Group(bootstrap, client, partition_count=2)
+    member = group.member()
+    with member.client:
+        assert member.runs(max_wait=300 * MS) == {}
+        for partition in range(2):
+            group.produce(1, 1, 1, 1, size=1_000, partition=partition)
+        assert member.runs(max_bytes=2_500) == {0: [(0, 0, 1)], 1: [(0, 0, 1)]}
+        (alone,) = member.runs(max_bytes=1_500).values()
+        assert alone == [(1, 1, 1)]
+        (alone,) = member.runs(max_records=1).values()
+        assert len(alone) == 1
+        assert alone[0][0] == alone[0][1]
+
+
+def test_runs_end_with_a_batch_at_so_many_records(group: Group) -> None:
+    """Of those that a strict fetch is given there is one, whatever it asks for."""
+    member = group.member()
+    assert member.acquired(max_wait=300 * MS) == []
+    group.produce(4, 3, 3, 2)
+    assert member.runs(max_wait=500 * MS, batch_size=5) == {0: [(0, 6, 1), (7, 11, 1)]}
+    group.produce(2, 2)
+    assert member.runs(max_wait=500 * MS, batch_size=100) == {0: [(12, 15, 1)]}
+    group.produce(2, 2)
+    assert member.runs(max_wait=500 * MS, batch_size=2, share_acquire_mode=1) == {0: [(16, 19, 1)]}
 
 
 def test_at_most_so_many_records_are_in_flight(group: Group) -> None:

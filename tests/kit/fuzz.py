@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import datetime
 import random
 import re
 import socket
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections import Counter, deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -52,7 +54,10 @@ SETTINGS = {
 
 TOPIC = "sample"
 BATCH = encode_batch([NewRecord(b"key", b"value" * 5), NewRecord(b"other", None)], timestamp_ms=1)
+_TOPIC_ID = uuid.UUID(bytes=b"keylane-topic-id")
+"""Stands for the id of the topic, which a broker gives: where a frame still has it, that is put in its place."""
 _EVERYTHING: dict[str, Any] = {
+    "topic_id": _TOPIC_ID,
     "records": BATCH,
     "num_partitions": 1,
     "replication_factor": 1,
@@ -74,6 +79,25 @@ _ORDINARY: dict[str, Any] = {
     "generation_id_or_member_epoch": -1,
     "timestamp": 1,
 }
+_MEMBER: dict[str, Any] = {"member_id": "sample", "instance_id": None}
+_SHARES: dict[str, Any] = _MEMBER | {
+    "group_id": "shared", "max_wait": datetime.timedelta(0), "min_bytes": 1, "max_bytes": 10_000, "max_records": 5,
+    "acknowledgement_batches": (), "forgotten_topics_data": (), "is_renew_ack": False,
+}  # fmt: skip
+_SAYS: dict[str, Any] = _SHARES | {"share_session_epoch": 1, "acknowledge_types": (1,)}
+del _SAYS["acknowledgement_batches"]
+_OF_MEMBERS: dict[str, list[dict[str, Any]]] = {
+    "consumer_group_heartbeat": [
+        _MEMBER
+        | {"group_id": "modern", "server_assignor": None, "subscribed_topic_regex": None, "topic_partitions": ()},
+        _MEMBER | {"group_id": "modern", "server_assignor": None, "subscribed_topic_regex": None, "member_epoch": 1},
+    ],
+    "share_group_heartbeat": [_SHARES],
+    "share_fetch": [_SHARES, _SHARES | {"share_session_epoch": 1}, _SAYS],
+    "share_acknowledge": [_SAYS],
+}
+"""Requests of members of a consumer group and of a share group that a broker takes, by API: they join, open a session,
+and go on in it."""
 _OTHER_TOPIC = "others"
 _NEW_TOPIC: dict[str, Any] = {
     "num_partitions": 1,
@@ -107,8 +131,12 @@ def originals() -> list[bytes]:
                 )
                 found.append(struct.pack(">hhihs", api.key, version, 1, 1, b"k") + body)
                 continue
-            deletes = {"name": "absent", "topic_names": ("absent",)} if api.name == "delete_topics" else {}
-            for values in (_EVERYTHING, _EVERYTHING | _ORDINARY):
+            deletes = (
+                {"name": "absent", "topic_names": ("absent",), "topic_id": uuid.UUID(int=7)}
+                if api.name == "delete_topics"
+                else {}
+            )
+            for values in (_EVERYTHING, _EVERYTHING | _ORDINARY, *_OF_MEMBERS.get(api.name, ())):
                 request = sample_request(api.name, version, **values | deletes)
                 found.append(encode_request(api.name, request, 1)[SIZE_BYTES:])
     return found
@@ -222,7 +250,7 @@ class Result(NamedTuple):
 def run(seed: int, frames: int, folder: Path, log: Callable[[str], None] = lambda _: None) -> Result:
     """Start a broker in `folder` and send it so many frames. Raises `PeerError` that names the seed and the place."""
     with BrokerProcess(folder / "data", settings=SETTINGS) as broker:
-        _make_topics(broker)
+        topic_id = _make_topics(broker)
         clients, other = _Connections(broker), _OtherClient(broker)
         other.start()
         started = time.monotonic()
@@ -230,7 +258,7 @@ def run(seed: int, frames: int, folder: Path, log: Callable[[str], None] = lambd
         memory: list[int] = []
         try:
             for chunk, rest in Fuzz(seed).chunks():
-                clients.send(b"".join(chunk) + rest)
+                clients.send((b"".join(chunk) + rest).replace(_TOPIC_ID.bytes, topic_id.bytes))
                 sent, connections = sent + len(chunk), connections + 1
                 if sent * 10 >= frames * (len(memory) + 1):
                     memory.append(_resident_mb(broker.pid))
@@ -251,10 +279,17 @@ def run(seed: int, frames: int, folder: Path, log: Callable[[str], None] = lambd
     return Result(sent, connections, seconds, tuple(memory), other.served, other.slowest_ms)
 
 
-def _make_topics(broker: BrokerProcess) -> None:
+def _make_topics(broker: BrokerProcess) -> uuid.UUID:
+    """The id of the first."""
     with ProtocolClient(broker.bootstrap) as client:
-        for name in (TOPIC, _OTHER_TOPIC):
-            client.ask("create_topics", 4, **_values(sample_request("create_topics", 4, name=name, **_NEW_TOPIC)))
+        ids = [
+            client.ask("create_topics", 7, **_values(sample_request("create_topics", 7, name=name, **_NEW_TOPIC)))
+            .topics[0]
+            .topic_id
+            for name in (TOPIC, _OTHER_TOPIC)
+        ]
+    found: uuid.UUID = ids[0]
+    return found
 
 
 def _defects(log: str) -> Counter[str]:

@@ -293,7 +293,7 @@ MUTANTS = [
     Mutant(
         "the group of the classic protocol begins before the end of the consumer group is durable",
         "coordinator/consumer_group_actions.py",
-        "        if became is not None:\n            self.unsettled.add(group)\n",
+        "        if became is not None:\n            self._downgrading.add(group)\n",
         "        if became is not None:\n"
         "            self._classic_actions.adopt(group, became, is_rebalancing=is_rebalancing)\n",
         "unit/coordinator/consumer_groups/test_consumer_group_actions.py::"
@@ -310,7 +310,7 @@ MUTANTS = [
     ),
     Mutant(
         "a failed batch leaves the group as if it were durable",
-        "coordinator/consumer_group_actions.py",
+        "coordinator/group_batches.py",
         "        if failure is not None:\n            self._break(group)",
         "        if False:\n            self._break(group)",
         "unit/coordinator/consumer_groups/test_consumer_group_actions.py::test_a_failed_batch_changes_nothing",

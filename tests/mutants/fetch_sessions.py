@@ -11,6 +11,48 @@ IDS = "interop/test_topic_id_contract.py"
 
 MUTANTS = [
     Mutant(
+        "a session looks at every partition in each fetch",
+        SESSIONS,
+        "            self._session.awake.discard(self._partition)\n",
+        "",
+        f"{UNIT}::test_a_partition_rests_until_its_log_tells_of_something",
+    ),
+    Mutant(
+        "a partition of which a session has not told all rests",
+        SESSIONS,
+        "and self.wanted.offset >= log.high_watermark ",
+        "",
+        ORACLE,
+    ),
+    Mutant(
+        "a partition that is asked in another way rests on",
+        SESSIONS,
+        "        self.wake()\n        name = self.wanted.topic\n",
+        "        self._session.awake.discard(self._partition)\n        name = self.wanted.topic\n",
+        ORACLE,
+    ),
+    Mutant(
+        "a log calls sessions that are over",
+        SESSIONS,
+        "            known.wake()\n",
+        "            pass\n",
+        ORACLE,
+    ),
+    Mutant(
+        "nobody is told when a log begins elsewhere",
+        "storage/log.py",
+        "            self._tell_of_no_bytes()\n",
+        "            pass\n",
+        "interop/test_fetch_session_contract.py::test_a_session_tells_what_has_changed[keylane-12]",
+    ),
+    Mutant(
+        "a fetch that waits does not hear of partitions that rest",
+        "broker/handlers/fetch.py",
+        "            listeners.append(begun.session.listeners)\n",
+        "            pass\n",
+        "interop/test_fetch_session_contract.py::test_a_fetch_waits_for_any_partition_of_its_session[keylane]",
+    ),
+    Mutant(
         "a session does not tell of a high watermark that moved alone",
         SESSIONS,
         "before != (answer.high_watermark, answer.log_start_offset)",
@@ -41,22 +83,22 @@ MUTANTS = [
     Mutant(
         "a session reads on from where it was first asked",
         SESSIONS,
-        "                known.ask(how)\n",
-        "                pass\n",
+        "            known.ask(how)\n",
+        "            known.wake()\n",
         "interop/test_fetch_session_contract.py::test_a_session_tells_what_has_changed[keylane-12]",
     ),
     Mutant(
         "a session goes on with partitions that its client has forgotten",
         SESSIONS,
-        "            self.partitions.pop(partition, None)\n",
-        "            self.partitions.get(partition)\n",
+        "            gone = self.partitions.pop(partition, None)\n",
+        "            gone = None\n",
         "interop/test_fetch_session_contract.py::test_partitions_come_and_are_forgotten[keylane-12]",
     ),
     Mutant(
         "a session reads busy partitions first, and the others starve",
         SESSIONS,
-        "            del self.partitions[partition]\n",
-        "",
+        "            known.turn = next(self._turns)\n        return known.tell(answer)",
+        "            pass\n        return known.tell(answer)",
         "interop/test_fetch_session_contract.py::test_what_gave_records_is_read_last_the_next_time[keylane]",
     ),
     Mutant(
@@ -76,8 +118,8 @@ MUTANTS = [
     Mutant(
         "a full fetch leaves the session that it closes",
         SESSIONS,
-        "            self._sessions.pop(session_id, None)\n",
-        "            self._sessions.get(session_id)\n",
+        "            self._close(session_id)\n            return Begun(wanted, opens",
+        "            return Begun(wanted, opens",
         f"{UNIT}::test_a_full_fetch_closes_the_session_that_it_names",
     ),
     Mutant(
@@ -118,8 +160,8 @@ MUTANTS = [
     Mutant(
         "a fetch that closes its session waits for records of nothing",
         "broker/handlers/fetch.py",
-        "wait_s > 0 and reads and all(",
-        "wait_s > 0 and all(",
+        " or not (reads or begun.session):",
+        ":",
         "integration/test_broker_protocol.py::test_a_fetch_of_nothing_waits_for_nothing",
     ),
     Mutant(

@@ -7,10 +7,13 @@ from mutants import Mutant
 PARTITION = "coordinator/share_groups/partition.py"
 GROUP = "coordinator/share_groups/group.py"
 SERVICE = "coordinator/share_service.py"
+BATCHES = "coordinator/group_batches.py"
+DEADLINES = "property/coordinator/test_deadlines.py"
 UNIT = "unit/coordinator/share_groups/test_partition.py"
 MODEL = "property/coordinator/share_groups/test_partition.py"
 CRASHES = "crash/test_share_group_crashes.py::test_a_crash_at_every_operation"
 SHELL = "unit/coordinator/test_share_service.py"
+ACTIONS = "unit/coordinator/consumer_groups/test_consumer_group_actions.py::test_a_failed_batch_changes_nothing"
 CONTRACT = "interop/test_share_group_contract.py"
 
 MUTANTS = [
@@ -78,8 +81,24 @@ MUTANTS = [
         CRASHES,
     ),
     Mutant(
-        "members are told of what is not durable yet",
+        "what members said comes back when the broker is killed",
         SERVICE,
+        "            error = self._append_states(place.group, {place: partition.state})\n",
+        "            pass\n",
+        "crash/test_group_kills.py::test_a_share_group_under_kills[3]",
+        "crash matrix: SIGKILL under a consumer group",
+    ),
+    Mutant(
+        "a broker that was killed has forgotten its consumer groups",
+        "coordinator/coordinator.py",
+        "        self._consumer_groups.restore(modern, self._now_ms())\n",
+        "        self._consumer_groups.restore((), self._now_ms())\n",
+        "crash/test_group_kills.py::test_a_consumer_group_under_kills[3]",
+        "crash matrix: SIGKILL under a consumer group",
+    ),
+    Mutant(
+        "members are told of what is not durable yet",
+        BATCHES,
         "                await self._waiting[group][1]\n",
         "                self._waiting[group][1]\n",
         f"{SHELL}::test_nobody_is_answered_before_its_group_is_durable",
@@ -90,6 +109,41 @@ MUTANTS = [
         "            del self._partitions[place]\n",
         "            pass\n",
         f"{SHELL}::test_a_group_of_which_a_batch_fails_is_as_it_was_on_the_disk",
+    ),
+    Mutant(
+        "a broken group is restored while a batch of it is on its way",
+        BATCHES,
+        "        if group not in self._waiting:\n            self.broken",
+        "        if True:\n            self.broken",
+        ACTIONS,
+    ),
+    Mutant(
+        "a deadline that comes nearer is not noted",
+        "coordinator/deadlines.py",
+        "(noted is None or deadline_ms < noted)",
+        "noted is None",
+        f"{DEADLINES}::test_what_is_due_is_what_a_scan_finds",
+    ),
+    Mutant(
+        "nobody looks when a record was with a member for too long",
+        SERVICE,
+        "            self._deadlines.note(place, now_ms + limits.lock_ms)\n",
+        "",
+        f"{DEADLINES}::test_the_deadline_of_share_groups_is_that_of_a_scan",
+    ),
+    Mutant(
+        "what is renewed for a shorter time is looked at too late",
+        SERVICE,
+        "            self._deadlines.note(place, now_ms + settings.limits.lock_ms)\n",
+        "            pass\n",
+        f"{DEADLINES}::test_the_deadline_of_share_groups_is_that_of_a_scan",
+    ),
+    Mutant(
+        "a partition is looked at once and never again",
+        SERVICE,
+        "                self._deadlines.note(place, partition.next_deadline_ms)\n",
+        "                pass\n",
+        f"{DEADLINES}::test_the_deadline_of_share_groups_is_that_of_a_scan",
     ),
     Mutant(
         "what a member that closes its session had stays with it",
@@ -118,6 +172,34 @@ MUTANTS = [
         "            open_ids.add(begun.pop(0)[0])\n",
         "            begun.pop(0)\n",
         f"{CONTRACT}::test_records_of_transactions[keylane]",
+    ),
+    Mutant(
+        "a fetch does not wait for the bytes that it asks for",
+        "broker/share_reads.py",
+        "if not found and least_bytes > 0 and there < least_bytes:",
+        "if not found and least_bytes > 0 and there < 1:",
+        f"{CONTRACT}::test_a_fetch_waits_for_so_many_bytes[keylane]",
+    ),
+    Mutant(
+        "the first partition takes all the bytes of a fetch",
+        "broker/share_reads.py",
+        "        each = self._request.max_bytes // max(len(free), 1)\n",
+        "        each = self._request.max_bytes\n",
+        f"{CONTRACT}::test_partitions_share_what_a_fetch_takes[keylane]",
+    ),
+    Mutant(
+        "each partition gives one batch, whatever a fetch may take",
+        "broker/share_reads.py",
+        "            is_first = size == self._request.max_bytes\n",
+        "            is_first = True\n",
+        f"{CONTRACT}::test_partitions_share_what_a_fetch_takes[keylane]",
+    ),
+    Mutant(
+        "runs of records are as long as they can be",
+        "broker/share_reads.py",
+        "and begin - first >= size:",
+        "and False:",
+        f"{CONTRACT}::test_runs_end_with_a_batch_at_so_many_records[keylane]",
     ),
     Mutant(
         "a connection that ends keeps its member's records",

@@ -130,6 +130,9 @@ class BrokerConfig:
     group_consumer_max_assignment_interval_ms: int = _option(15_000)
     group_consumer_max_size: int = _option(2**31 - 1, least=1)
     group_consumer_migration_policy: str = "bidirectional"
+    """Whether a group that has members changes its protocol with them: a group of the classic protocol by a member of
+    KIP-848's that joins (upgrade), a group of KIP-848's when the last such member goes (downgrade); or disabled. The
+    case does not matter."""
     group_share_session_timeout_ms: int = _option(45_000, least=1)
     """This and all that begins alike is for share groups (KIP-932); a group can have its own."""
     group_share_min_session_timeout_ms: int = _option(45_000, least=1)
@@ -155,9 +158,6 @@ class BrokerConfig:
     """Records of a partition between the first that is not done and the last that was given out."""
     group_share_min_partition_max_record_locks: int = _option(100, least=100, most=2_000)
     group_share_max_partition_max_record_locks: int = _option(4_000, least=2_000, most=10_000)
-    """Whether a group that has members changes its protocol with them: a group of the classic protocol by a member of
-    KIP-848's that joins (upgrade), a group of KIP-848's when the last such member goes (downgrade); or disabled. The
-    case does not matter."""
 
     def __post_init__(self) -> None:
         for option in fields(self):

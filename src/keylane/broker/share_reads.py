@@ -30,14 +30,20 @@ if TYPE_CHECKING:
     from keylane.wire.batches import BatchHeader
 
 PARTITION_BYTES = 1_048_576
-"""What is read of one log at a time: a fetch is bounded by records, and more would be read in vain."""
+"""What is read of one log at a time, unless a fetch waits for more: it is bounded by records, and more would be read in
+vain."""
 
 
 class ShareRequest(NamedTuple):
     """How much a fetch takes at most, and how long it waits."""
 
     max_records: int
+    batch_size: int
+    """Records after which a run of neighbours ends with their batch, unless `is_strict`."""
+    min_bytes: int
+    """What is to be read for it before an answer leaves, unless its time is over."""
     max_bytes: int
+    """Each partition of which something may be given has an equal share, and the first one batch at least."""
     wait_s: float
     is_strict: bool
     """Never more than `max_records`; else the last batch is given whole."""
@@ -54,6 +60,15 @@ class Shared(NamedTuple):
 NOTHING = Shared()
 
 
+class _Free(NamedTuple):
+    """A partition of which something may be given, and a read of its log from there on."""
+
+    place: Place
+    partition: SharePartition
+    at: int
+    read: LogRead
+
+
 class ShareFetch:
     """One fetch of one member."""
 
@@ -65,15 +80,16 @@ class ShareFetch:
         self._settings: ShareSettings = share.groups.settings_of(member.group)
 
     async def run(self, partitions: Sequence[Partition]) -> dict[Partition, Shared]:
-        """Of those that have records or an error; waits for the first, if there is none."""
+        """Of those that have records or an error; waits until there is enough."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._request.wait_s
         woken = asyncio.Event()
         with self._listening(partitions, woken):
             while True:
                 woken.clear()
-                found = await self._try(partitions)
-                if found or not partitions or loop.time() >= deadline:
+                is_late = not partitions or loop.time() >= deadline
+                found = await self._try(partitions, 0 if is_late else self._request.min_bytes)
+                if found is not None and (found or is_late or self._request.min_bytes <= 0):
                     return found
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(deadline):
@@ -104,24 +120,39 @@ class ShareFetch:
         name = self._node.topics.name_of(topic_id)
         return None if name is None else self._node.topics.log(name, index)
 
-    async def _try(self, partitions: Sequence[Partition]) -> dict[Partition, Shared]:
+    async def _try(self, partitions: Sequence[Partition], least_bytes: int) -> dict[Partition, Shared] | None:
+        """None: there is not enough yet."""
         found: dict[Partition, Shared] = {}
-        records, size = self._request.max_records, self._request.max_bytes
+        free: dict[Partition, _Free] = {}
         for partition in partitions:
-            if records <= 0 or size <= 0:
+            one = await self._look(partition)
+            if isinstance(one, _Free):
+                free[partition] = one
+            elif one != codes.NONE:
+                found[partition] = Shared(one)
+        each = self._request.max_bytes // max(len(free), 1)
+        there = sum(min(one.read.available, each) for one in free.values())
+        if not found and least_bytes > 0 and there < least_bytes:
+            return None
+        records, size = self._request.max_records, self._request.max_bytes
+        for partition, one in free.items():
+            if records <= 0:
                 break
-            shared = await self._read(partition, records, size)
+            # Only the first to give anything may give more than its share: a whole batch.
+            is_first = size == self._request.max_bytes
+            shared = await self._take(one, records, min(each, size), at_least_one=is_first)
             if shared is not NOTHING:
                 found[partition] = shared
-            records -= sum(one.last - one.first + 1 for one in shared.acquired)
-            size -= len(shared.records)
+            records -= sum(run.last - run.first + 1 for run in shared.acquired)
+            size = max(size - len(shared.records), 0)
         return found
 
-    async def _read(self, partition: Partition, most_records: int, most_bytes: int) -> Shared:
+    async def _look(self, partition: Partition) -> _Free | int:
+        """An error code, or NONE where nothing may be given now."""
         place = Place(self._member.group, *partition)
         log = self._log(partition)
         if log is None or log.is_closed:
-            return Shared(codes.UNKNOWN_TOPIC_OR_PARTITION)
+            return codes.UNKNOWN_TOPIC_OR_PARTITION
         error = self._share.check(place)
         try:
             if error == codes.NONE and self._share.partition(place) is None:
@@ -129,16 +160,31 @@ class ShareFetch:
         except StorageError as failure:
             error = failure.code
         found = None if error != codes.NONE else self._share.partition(place)
-        if found is None:
-            return Shared(error) if error != codes.NONE else NOTHING
-        at = -1
-        while found.has_room(self._settings.limits) and at < found.next_offset:  # it goes on behind what is gone
-            found.begin_at(log.log_start_offset)
-            at = found.next_offset
-            shared = await self._acquire(place, found, log, at, (most_records, most_bytes))
-            if shared is not NOTHING:
+        if found is None or not found.has_room(self._settings.limits):
+            return error
+        found.begin_at(log.log_start_offset)
+        return await self._located(place, found, log)
+
+    async def _located(self, place: Place, partition: SharePartition, log: LogView) -> _Free | int:
+        at = partition.next_offset
+        wanted = Wanted(at, max(PARTITION_BYTES, self._request.min_bytes))
+        read = LogRead(log, place.partition, wanted, committed_only=self._settings.is_committed_only)
+        await read.locate()
+        if read.code == codes.OFFSET_OUT_OF_RANGE:
+            return codes.NONE  # someone set the group's place beyond the end of the log
+        return _Free(place, partition, at, read) if read.code == codes.NONE else read.code
+
+    async def _take(self, free: _Free, most_records: int, most_bytes: int, *, at_least_one: bool) -> Shared:
+        while True:
+            shared = await self._acquire(free, most_records, most_bytes, at_least_one=at_least_one)
+            place, partition, at, read = free
+            has_more = partition.has_room(self._settings.limits) and at < partition.next_offset
+            if shared is not NOTHING or not has_more or read.log is None:
                 return shared
-        return NOTHING
+            more = await self._located(place, partition, read.log)  # it goes on behind what is gone
+            if not isinstance(more, _Free):
+                return NOTHING if more == codes.NONE else Shared(more)
+            free = more
 
     async def _start(self, log: LogView) -> int:
         """Where a group begins in a partition that it has not read."""
@@ -151,20 +197,11 @@ class ShareFetch:
                 return found.offset
         return log.high_watermark
 
-    async def _acquire(
-        self, place: Place, partition: SharePartition, log: LogView, at: int, most: tuple[int, int]
-    ) -> Shared:
-        committed_only = self._settings.is_committed_only
-        most_records, most_bytes = most[0], min(most[1], PARTITION_BYTES)
-        read = LogRead(log, place.partition, Wanted(at, most_bytes), committed_only=committed_only)
-        await read.locate()
-        if read.code == codes.OFFSET_OUT_OF_RANGE:
-            return NOTHING  # someone set the group's place beyond the end of the log
-        if read.code != codes.NONE:
-            return Shared(read.code)
+    async def _acquire(self, free: _Free, most_records: int, most_bytes: int, *, at_least_one: bool) -> Shared:
+        place, partition, at, read = free
         if not read.available:
             return NOTHING
-        fetched = await read.read(most_bytes, at_least_one=True)
+        fetched = await read.read(most_bytes, at_least_one=at_least_one)
         if fetched.error_code != codes.NONE:
             return Shared(fetched.error_code)
         whole = [*batches(fetched.records)]
@@ -187,6 +224,8 @@ class ShareFetch:
             for position, header in whole
             if header.next_offset > first and header.base_offset <= last
         ]
+        if not self._request.is_strict:
+            acquired = _split(acquired, [header.base_offset for _, header in whole], self._request.batch_size)
         return Shared(codes.NONE, fetched.records[spans[0][0] : spans[-1][1]], acquired)
 
 
@@ -203,4 +242,17 @@ def _given(headers: Sequence[BatchHeader], aborted: Sequence[tuple[int, int]]) -
             open_ids.discard(header.producer_id)
         elif header.record_count and not (header.is_transactional and header.producer_id in open_ids):
             found.append((header.base_offset, header.next_offset - 1))
+    return found
+
+
+def _split(acquired: Sequence[Acquired], begins: Sequence[int], size: int) -> list[Acquired]:
+    """Runs of neighbours, each ended before the first batch that begins when it has so many records."""
+    found = []
+    for run in acquired:
+        first = run.first
+        for begin in begins:
+            if first < begin <= run.last and begin - first >= size:
+                found.append(run._replace(first=first, last=begin - 1))
+                first = begin
+        found.append(run._replace(first=first))
     return found

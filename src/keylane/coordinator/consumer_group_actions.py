@@ -7,7 +7,7 @@ is forgotten and restored from what is durable, and its members ask again meanwh
 A group with members may change its protocol (docs/adr/0097): a batch then ends the records of the one and begins those
 of the other. Upwards members are answered at once, as members of the consumer group. Downwards the group of the classic
 protocol begins when the batch is durable, since it makes records of its own without being asked; until then the group
-is `unsettled`, and who asks is told to ask again.
+`is_unsettled`, and who asks is told to ask again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from keylane.coordinator.consumer_groups.migration import CONSUMER_PROTOCOL_TYPE
 from keylane.coordinator.consumer_groups.protocol import JOIN, HeartbeatAnswer
 from keylane.coordinator.consumer_groups.records import CLASSIC_GROUP, Record, encode
 from keylane.coordinator.deadline_timer import DeadlineTimer
-from keylane.coordinator.formats import GroupValue, RecordFormatError, encode_records, partition_for
+from keylane.coordinator.formats import GroupValue, RecordFormatError, partition_for
+from keylane.coordinator.group_batches import GroupBatches
 from keylane.coordinator.groups.protocol import JoinAnswer, SyncAnswer
-from keylane.coordinator.journal.journal import BatchTooLargeError
-from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from keylane.coordinator.journal.image import Image
     from keylane.coordinator.journal.journal import Journal
     from keylane.coordinator.options import CoordinatorOptions
-    from keylane.storage.shared_sync import Round
 
 logger = logging.getLogger("keylane.coordinator")
 
@@ -64,17 +62,19 @@ class ConsumerGroupActions:
         self._classic = classic
         self._classic_actions = classic_actions
         self._topics = topics
-        self._journal = journal
         self._image = image
         self._partitions = options.offsets_topic_num_partitions
         self._now_ms = now_ms
         self.timer = DeadlineTimer(lambda: groups.next_deadline_ms, now_ms, self._tick)
-        self._waiting: dict[str, tuple[int, Round]] = {}
-        """By group: batches that are not durable yet, and the round of the last."""
-        self._broken: set[str] = set()
-        """Groups of which a batch failed."""
-        self.unsettled: set[str] = set()
-        """Groups that nobody may be told of now, and those of `_broken`; to be looked at, changed here only."""
+        self._batches = GroupBatches(
+            journal, now_ms, self._restore, "the members and assignments of group %s are too large to keep"
+        )
+        self._downgrading: set[str] = set()
+        """Groups that are about to be of the classic protocol."""
+
+    def is_unsettled(self, group: str) -> bool:
+        """Whether nobody may be told of this group now."""
+        return group in self._downgrading or group in self._batches.broken
 
     async def heartbeat(self, request: HeartbeatRequest) -> HeartbeatAnswer:
         """ConsumerGroupHeartbeat."""
@@ -171,64 +171,26 @@ class ConsumerGroupActions:
         be."""
         error = self._append(group, records, is_rebalancing=is_rebalancing)
         self.timer.set()
-        if error == codes.NONE and group in self._waiting:
-            try:
-                await self._waiting[group][1]
-            except StorageError:
-                error = codes.COORDINATOR_NOT_AVAILABLE
-        return error
+        return error or await self._batches.settled(group)
 
     def _append(self, group: str, records: Sequence[Record], *, is_rebalancing: bool = True) -> int:
         """Make these durable: an error code, when they never will be."""
-        if not records:
-            return codes.NONE
-        last = records[-1].value
+        last = records[-1].value if records else None
         became = last if isinstance(last, GroupValue) else None
         if became is not None:
-            self.unsettled.add(group)
-        try:
-            durable = self._journal.append(
-                partition_for(group, self._partitions),
-                encode_records([encode(group, record) for record in records], self._now_ms()),
-                lambda failure, _offset: self._stored(group, failure, became, is_rebalancing=is_rebalancing),
-            )
-        except BatchTooLargeError as error:
-            logger.warning("the members and assignments of group %s are too large to keep: %s", group, error)
-            self._break(group)
-            return codes.UNKNOWN_SERVER_ERROR
-        except StorageError:
-            self._break(group)
-            return codes.COORDINATOR_NOT_AVAILABLE
-        count = self._waiting[group][0] if group in self._waiting else 0
-        self._waiting[group] = (count + 1, durable)
-        return codes.NONE
+            self._downgrading.add(group)
 
-    def _stored(
-        self, group: str, failure: StorageError | None, became: GroupValue | None, *, is_rebalancing: bool
-    ) -> None:
-        count, durable = self._waiting.pop(group)
-        if count > 1:
-            self._waiting[group] = (count - 1, durable)
-        if failure is not None:
-            self._break(group)
-        elif group in self._broken:
-            self._mend(group)
-        elif became is not None:
-            logger.info("group %s is of the classic protocol now, with %d members", group, len(became.members))
-            self.unsettled.discard(group)
-            self._classic_actions.adopt(group, became, is_rebalancing=is_rebalancing)
+        def stored() -> None:
+            if became is not None:
+                logger.info("group %s is of the classic protocol now, with %d members", group, len(became.members))
+                self._downgrading.discard(group)
+                self._classic_actions.adopt(group, became, is_rebalancing=is_rebalancing)
 
-    def _break(self, group: str) -> None:
-        self._broken.add(group)
-        self.unsettled.add(group)
-        self._mend(group)
+        pairs = [encode(group, record) for record in records]
+        return self._batches.append(group, partition_for(group, self._partitions), pairs, stored)
 
-    def _mend(self, group: str) -> None:
-        """Restore a broken group, when nothing of it is on its way any more: the image holds what is durable."""
-        if group in self._waiting:
-            return
-        self._broken.discard(group)
-        self.unsettled.discard(group)
+    def _restore(self, group: str) -> None:
+        self._downgrading.discard(group)
         self._groups.forget(group)
         self._groups.restore(self._image.consumer_groups(group), self._now_ms())
         if group not in self._classic.by_id:

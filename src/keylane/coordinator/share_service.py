@@ -11,13 +11,13 @@ meanwhile.
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator.deadline_timer import DeadlineTimer
-from keylane.coordinator.formats import SHARE_STATE, encode_records, partition_for
-from keylane.coordinator.journal.journal import BatchTooLargeError
+from keylane.coordinator.deadlines import Deadlines
+from keylane.coordinator.formats import SHARE_STATE, partition_for
+from keylane.coordinator.group_batches import GroupBatches
 from keylane.coordinator.share_groups.partition import NOT_BEGUN, RENEW, SharePartition, State
 from keylane.coordinator.share_groups.protocol import HeartbeatAnswer, ShareGroupDescription
 from keylane.coordinator.share_groups.records import (
@@ -30,7 +30,6 @@ from keylane.coordinator.share_groups.records import (
     encode_state_key,
 )
 from keylane.coordinator.share_groups.registry import ShareGroups
-from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
 
 if TYPE_CHECKING:
@@ -44,11 +43,6 @@ if TYPE_CHECKING:
     from keylane.coordinator.share_groups.protocol import HeartbeatRequest, ShareSettings
     from keylane.coordinator.share_groups.records import Record
     from keylane.storage.shared_sync import Round
-
-logger = logging.getLogger("keylane.coordinator")
-
-Pairs = list[tuple[bytes, bytes | None]]
-"""Keys and values of one batch."""
 
 
 class Read(NamedTuple):
@@ -75,17 +69,17 @@ class ShareService:
     ) -> None:
         self.groups = ShareGroups(topics, settings_of)
         self._topics = topics
-        self._journal = journal
         self._image = image
         self._offsets_partitions = offsets_partitions
         self._now_ms = now_ms
         self._partitions: dict[Place, SharePartition] = {}
         """Those that were read since the start."""
         self._listeners: dict[Place, set[Callable[[], None]]] = defaultdict(set)
-        self._waiting: dict[str, tuple[int, Round]] = {}
-        """By group: batches that are not durable yet, and the round of the last."""
-        self._broken: set[str] = set()
-        """Groups of which a batch failed: nobody is served before they are restored."""
+        self._deadlines: Deadlines[Place] = Deadlines()
+        """When members have had records of a partition for too long."""
+        self._batches = GroupBatches(
+            journal, now_ms, self._restore, "the members and places of share group %s are too many to keep"
+        )
         self.timer = DeadlineTimer(self._next_deadline_ms, now_ms, self._tick)
 
     # Life
@@ -105,7 +99,7 @@ class ShareService:
     async def heartbeat(self, request: HeartbeatRequest) -> HeartbeatAnswer:
         """ShareGroupHeartbeat; it waits until what it changes is durable."""
         group = request.group
-        if group in self._broken:
+        if group in self._batches.broken:
             return HeartbeatAnswer(codes.COORDINATOR_LOAD_IN_PROGRESS)
         answer, records = self.groups.heartbeat(request, self._now_ms())
         error = self._append_records(group, records)
@@ -114,13 +108,13 @@ class ShareService:
         return answer if error == codes.NONE else HeartbeatAnswer(error)
 
     def describe(self, group: str) -> ShareGroupDescription:
-        if group in self._broken:
+        if group in self._batches.broken:
             return ShareGroupDescription(group, codes.COORDINATOR_LOAD_IN_PROGRESS)
         return self.groups.describe(group)
 
     def check_empty(self, group: str) -> int:
         """Whether the group is there and has no members: an error code."""
-        if group in self._broken:
+        if group in self._batches.broken:
             return codes.COORDINATOR_LOAD_IN_PROGRESS
         found = self.groups.by_id.get(group)
         if found is None:
@@ -136,10 +130,10 @@ class ShareService:
         keys = [encode_key(group, *one) for one in found.record_keys()]
         places = self._places(group, found.topics)
         self.groups.forget(group)
-        error = self._append_states(group, dict.fromkeys(places)) or self._append(
+        error = self._append_states(group, dict.fromkeys(places)) or self._batches.append(
             group, partition_for(group, self._offsets_partitions), [(key, None) for key in keys]
         )
-        return error or self._waiting[group][1]
+        return error or self._batches.last(group)
 
     # Where it is
 
@@ -191,7 +185,7 @@ class ShareService:
 
     def check(self, place: Place) -> int:
         """Whether the group may read this partition: an error code."""
-        if place.group in self._broken:
+        if place.group in self._batches.broken:
             return codes.COORDINATOR_LOAD_IN_PROGRESS
         group = self.groups.by_id.get(place.group)
         if group is None:
@@ -231,11 +225,12 @@ class ShareService:
         """What the member has from now on, of what was read of `partition`; nothing if there is another by now."""
         if self._partitions.get(place) is not partition:
             return []
-        limits = self.groups.settings_of(place.group).limits
+        limits, now_ms = self.groups.settings_of(place.group).limits, self._now_ms()
         found = partition.acquire(
-            member, (read.begin, read.end), read.batches, most, limits, self._now_ms(), is_strict=is_strict
+            member, (read.begin, read.end), read.batches, most, limits, now_ms, is_strict=is_strict
         )
         if found:
+            self._deadlines.note(place, now_ms + limits.lock_ms)
             self.timer.set()
         return found
 
@@ -247,9 +242,12 @@ class ShareService:
         if partition is None:
             return error or codes.INVALID_RECORD_STATE
         settings = self.groups.settings_of(place.group)
-        if not settings.can_renew and any(RENEW in one.types for one in said):
+        now_ms, renews = self._now_ms(), any(RENEW in one.types for one in said)
+        if renews and not settings.can_renew:
             return codes.INVALID_REQUEST
-        error, is_other = partition.acknowledge(member, said, settings.limits, self._now_ms())
+        error, is_other = partition.acknowledge(member, said, settings.limits, now_ms)
+        if renews:
+            self._deadlines.note(place, now_ms + settings.limits.lock_ms)
         if is_other:
             error = self._append_states(place.group, {place: partition.state})
             self._tell(place)
@@ -275,28 +273,25 @@ class ShareService:
 
     async def settled(self, group: str) -> int:
         """Return when all of this group is durable: an error code, when it never will be."""
-        if group in self._waiting:
-            try:
-                await self._waiting[group][1]
-            except StorageError:
-                return codes.COORDINATOR_NOT_AVAILABLE
-        return codes.NONE
+        return await self._batches.settled(group)
 
     # Time
 
     def _next_deadline_ms(self) -> int | None:
-        deadlines = [partition.next_deadline_ms for partition in self._partitions.values()]
-        deadlines.append(self.groups.next_deadline_ms)
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        found = (self._deadlines.next_ms, self.groups.next_deadline_ms)
+        return min((deadline for deadline in found if deadline is not None), default=None)
 
     def _tick(self) -> None:
         now_ms = self._now_ms()
         for group, records in self.groups.tick(now_ms):
             self._append_records(group, records)
-        for place, partition in list(self._partitions.items()):
-            if partition.tick(self.groups.settings_of(place.group).limits, now_ms):
+        for place in self._deadlines.due(now_ms):
+            partition = self._partitions.get(place)
+            if partition is not None and partition.tick(self.groups.settings_of(place.group).limits, now_ms):
                 self._append_states(place.group, {place: partition.state})
                 self._tell(place)
+            if partition is not None:
+                self._deadlines.note(place, partition.next_deadline_ms)
         self.timer.set()
 
     def _tell(self, place: Place) -> None:
@@ -307,7 +302,7 @@ class ShareService:
 
     def _append_records(self, group: str, records: Iterable[Record]) -> int:
         pairs = [encode(group, record) for record in records]
-        return self._append(group, partition_for(group, self._offsets_partitions), pairs)
+        return self._batches.append(group, partition_for(group, self._offsets_partitions), pairs)
 
     def _append_states(self, group: str, states: Mapping[Place, State | None]) -> int:
         """These hold from now on; None ends one."""
@@ -319,48 +314,10 @@ class ShareService:
             elif place not in self._partitions or self._partitions[place].state != state:
                 self._partitions[place] = SharePartition(state)
             value = None if state is None else encode_state(state, now_ms)
-            error = error or self._append(group, SHARE_STATE, [(encode_state_key(place), value)])
+            error = error or self._batches.append(group, SHARE_STATE, [(encode_state_key(place), value)])
         return error
 
-    def _append(self, group: str, partition: int, pairs: Pairs) -> int:
-        """Make these durable: an error code, when they never will be."""
-        if not pairs:
-            return codes.NONE
-        try:
-            durable = self._journal.append(
-                partition,
-                encode_records(pairs, self._now_ms()),
-                lambda failure, _offset: self._stored(group, failure),
-            )
-        except BatchTooLargeError as error:
-            logger.warning("the members and places of share group %s are too many to keep: %s", group, error)
-            self._break(group)
-            return codes.UNKNOWN_SERVER_ERROR
-        except StorageError:
-            self._break(group)
-            return codes.COORDINATOR_NOT_AVAILABLE
-        count = self._waiting[group][0] if group in self._waiting else 0
-        self._waiting[group] = (count + 1, durable)
-        return codes.NONE
-
-    def _stored(self, group: str, failure: StorageError | None) -> None:
-        count, durable = self._waiting.pop(group)
-        if count > 1:
-            self._waiting[group] = (count - 1, durable)
-        if failure is not None:
-            self._break(group)
-        elif group in self._broken:
-            self._mend(group)
-
-    def _break(self, group: str) -> None:
-        self._broken.add(group)
-        self._mend(group)
-
-    def _mend(self, group: str) -> None:
-        """Restore a broken group, when nothing of it is on its way any more: the image holds what is durable."""
-        if group in self._waiting:
-            return
-        self._broken.discard(group)
+    def _restore(self, group: str) -> None:
         self.groups.forget(group)
         self.groups.restore(self._image.share_groups(group), self._now_ms())
         for place in [place for place in self._partitions if place.group == group]:

@@ -348,6 +348,11 @@ class PartitionLog(LogView):
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self._transactions.forget_before(offset)
+            self._tell_of_no_bytes()
+
+    def _tell_of_no_bytes(self) -> None:
+        for listener in [*self.listeners, *self.stable_listeners]:
+            listener(0)
 
     def trimming(self) -> asyncio.Lock:
         """Held while segments are removed or replaced."""
@@ -396,10 +401,7 @@ class PartitionLog(LogView):
     async def close(self) -> None:
         """Wait for what is being synced, then close the files. Waiting fetches are woken."""
         self.is_closed = True
-        for listener in list(self.listeners):
-            listener(0)
-        for listener in list(self.stable_listeners):
-            listener(0)
+        self._tell_of_no_bytes()
         async with self.trimming():
             await self._sync.close()
             for segment in self._segments:

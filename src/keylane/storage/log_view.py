@@ -55,7 +55,7 @@ class LogView:
         """All records below are durable, and visible."""
         self.synced_position = segments[-1].end
         self.listeners: set[Callable[[int], None]] = set()
-        """Called with the number of new visible bytes; with 0 when the log is closed."""
+        """Called with the number of new visible bytes; with 0 when the log is closed, or begins elsewhere."""
         self.stable_listeners: set[Callable[[int], None]] = set()
         """The same for bytes below the last stable offset."""
         self.is_closed = False

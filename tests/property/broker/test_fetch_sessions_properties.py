@@ -26,12 +26,17 @@ SLOTS = 1
 PARTITIONS: list[NamedPartition] = [("a", 0), ("a", 1), ("b", 0)]
 
 
-@dataclass
 class Log:
-    """One partition: a record is one byte."""
+    """One partition: a record is one byte. It has what sessions need of a log."""
 
-    start: int = 0
-    end: int = 0
+    def __init__(self) -> None:
+        self.log_start_offset = self.high_watermark = 0
+        self.is_closed = False
+        self.listeners: set[Any] = set()
+
+    def tell(self, new_bytes: int) -> None:
+        for listener in list(self.listeners):
+            listener(new_bytes)
 
 
 @dataclass
@@ -64,6 +69,8 @@ class World:
         self.logs: dict[NamedPartition, Log] = {partition: Log() for partition in PARTITIONS}
         self.clients = [Client(dict.fromkeys(PARTITIONS, Wanted(0, 2))) for _ in range(2)]
         self.budget = 0
+        self.rested = 0
+        """Partitions that fetches did not have to look at."""
 
     def read(self, wanted: Mapping[NamedPartition, Wanted]) -> Answers:
         left, found = self.budget, []
@@ -71,26 +78,40 @@ class World:
             log = self.logs.get(partition)
             if log is None:
                 answer = FetchedPartition(partition[1], codes.UNKNOWN_TOPIC_OR_PARTITION)
-            elif not log.start <= how.offset <= log.end:
+            elif not log.log_start_offset <= how.offset <= log.high_watermark:
                 answer = FetchedPartition(partition[1], codes.OFFSET_OUT_OF_RANGE)
             else:
-                records = bytes(min(log.end - how.offset, how.max_bytes, left))
+                records = bytes(min(log.high_watermark - how.offset, how.max_bytes, left))
                 left -= len(records)
-                answer = FetchedPartition(partition[1], codes.NONE, log.end, log.start, records)
+                offsets = (log.high_watermark, log.log_start_offset)
+                answer = FetchedPartition(partition[1], codes.NONE, *offsets, records)
             found.append((partition, answer))
         return found
 
     def append(self, partition: NamedPartition, count: int) -> None:
         """To a new log, if there is none."""
-        self.logs.setdefault(partition, Log()).end += count
+        log = self.logs.setdefault(partition, Log())
+        log.high_watermark += count
+        log.tell(count)
 
     def trim(self, partition: NamedPartition, count: int) -> None:
         log = self.logs.get(partition)
         if log is not None:
-            log.start = min(log.start + count, log.end)
+            log.log_start_offset = min(log.log_start_offset + count, log.high_watermark)
+            log.tell(0)
 
     def delete(self, partition: NamedPartition) -> None:
-        self.logs.pop(partition, None)
+        log = self.logs.pop(partition, None)
+        if log is not None:
+            log.is_closed = True
+            log.tell(0)
+
+    def rest(self, session_id: int, answers: Answers) -> None:
+        """As the handler of fetches does."""
+        for partition, answer in answers:
+            log: Any = self.logs.get(partition)
+            if log is not None and answer.error_code == codes.NONE:
+                self.sessions.rest(session_id, partition, log)
 
     def time_passes(self, ms: int) -> None:
         self.now_ms += ms
@@ -135,6 +156,7 @@ class World:
         if finished.session_id:
             one.session_id, one.epoch, one.asked = finished.session_id, 1, dict(one.wanted)
             one.told = {partition: three(answer) for partition, answer in answers}
+            self.rest(finished.session_id, answers)
         return answers
 
     def incremental(self, one: Client, meanwhile: NamedPartition | None) -> Answers:
@@ -145,19 +167,26 @@ class World:
             assert self.sessions.finish(begun, [], self.now_ms) == (begun.code, NO_SESSION, [])
             one.reset()
             return []
+        to_read = begun.wanted
         if meanwhile is not None:
             self.append(meanwhile, 1)
+            to_read = begun.session.to_read() if begun.session is not None else to_read
         for partition in forgotten:
             del one.asked[partition]
             del one.told[partition]
         one.asked |= changed
-        assert list(begun.wanted.items()) == list(one.asked.items()), "what it reads, and in which order"
-        return self.compare(one, begun)
+        looked_at = [(partition, how) for partition, how in one.asked.items() if partition in to_read]
+        assert list(to_read.items()) == looked_at, "what it reads, and in which order"
+        return self.compare(one, begun, to_read)
 
-    def compare(self, one: Client, begun: Begun) -> Answers:
-        answers = self.read(begun.wanted)
-        finished = self.sessions.finish(begun, answers, self.now_ms)
+    def compare(self, one: Client, begun: Begun, to_read: Mapping[NamedPartition, Wanted]) -> Answers:
+        """With what a fetch of everything would be told; of partitions that rest there is no news."""
+        answers = self.read(one.asked)
+        self.rested += len(answers) - len(to_read)
+        read = [found for found in answers if found[0] in to_read]
+        finished = self.sessions.finish(begun, read, self.now_ms)
         assert finished.code == codes.NONE
+        self.rest(finished.session_id, read)
         told = dict(finished.answers)
         assert [partition for partition, _ in answers if partition in told] == list(told)
         for partition, whole in answers:
@@ -205,3 +234,6 @@ def test_a_session_tells_what_a_whole_fetch_would(history: list[tuple[list[tuple
             change(world, *arguments)
         world.fetch(*fetched)
         assert len(world.sessions._sessions) <= SLOTS
+        open_ones = {id(known) for one in world.sessions._sessions.values() for known in one.partitions.values()}
+        called = {id(listener) for log in world.logs.values() for listener in log.listeners}
+        assert called <= open_ones, "a log calls a session that is over"

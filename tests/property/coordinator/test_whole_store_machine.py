@@ -1,4 +1,5 @@
-"""The whole offset store against a model: groups, commits, conditions, deletes, expiry, restarts; in virtual time.
+"""The whole offset store against a model: groups of every kind, commits, conditions, deletes, expiry, restarts; in
+virtual time. `kit.store_groups` has consumer groups of KIP-848 and share groups.
 
 Clients' requests are messages: sent (with what the client believes at that moment), and delivered later, out of order,
 many at once, or twice. After each step the live state, what a restart would read from the journal, and the model's are
@@ -8,11 +9,13 @@ the same: offsets with metadata, commit and expiry times, generations and member
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from keylane.broker.config import BrokerConfig
 from keylane.coordinator.coordinator import Coordinator, DeleteResult
-from keylane.coordinator.formats import TRANSACTION_STATE, TopicCommit
+from keylane.coordinator.formats import SHARE_STATE, TRANSACTION_STATE, TopicCommit
 from keylane.coordinator.groups.protocol import JoinRequest, Leaver, SyncRequest
 from keylane.coordinator.journal.image import Image
 from keylane.coordinator.journal.journal import on_files
@@ -33,6 +36,9 @@ from keylane.wire.conditional_commit import CONDITION_FAILED
 from kit.examples import examples
 from kit.executor import InlineExecutor
 from kit.filesystem import SimulatedFileSystem
+from kit.share_world import Topic, Topics
+from kit.store_groups import EITHER, MEMBERS, MODERN, SHARE_SETTINGS, SUBSCRIBED, Modern, NewGroups
+from kit.store_groups import KINDS as NEW_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -43,7 +49,7 @@ if TYPE_CHECKING:
     from keylane.storage.shared_sync import Round
 
 T = TypeVar("T")
-GROUPS = ("a", "ç")
+GROUPS = ("a", "ç", MODERN)
 TOPICS = {"flights": 3, "weather": 2}
 SUBSCRIPTION = b"\0\0" + b"\0\0\0\x01" + b"\0\x07flights" + b"\xff\xff\xff\xff"
 """What members subscribe to: flights only."""
@@ -86,18 +92,34 @@ class Group:
     deadline_ms: int = 0
     empty_since_ms: int = 0
 
+    @property
+    def is_live(self) -> bool:
+        return self.member_id is not None
+
 
 @dataclass
 class Model:
     offsets: dict[Key, Entry] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
     topics: dict[str, int] = field(default_factory=lambda: dict(TOPICS))
+    new: NewGroups = field(init=False)
+
+    def group(self, name: str) -> Group | Modern | None:
+        return self.new.modern if name == MODERN else self.groups.get(name)
+
+    def forget(self, name: str) -> None:
+        if name == MODERN:
+            self.new.modern = None
+        else:
+            self.groups.pop(name, None)
 
     def of(self, group: str) -> dict[Key, Entry]:
         return {key: entry for key, entry in self.offsets.items() if key[0] == group}
 
     def check_commit(self, name: str, member_id: str, instance: str | None, generation: int, now_ms: int) -> int:
-        group = self.groups.get(name)
+        group = self.group(name)
+        if isinstance(group, Modern):
+            return group.check_commit(member_id, generation)
         if group is None:
             if generation < 0:
                 return codes.NONE
@@ -115,8 +137,9 @@ class Model:
 
     def time_passes(self, now_ms: int) -> None:
         for group in self.groups.values():
-            if group.member_id is not None and group.deadline_ms < now_ms:
+            if group.is_live and group.deadline_ms < now_ms:
                 self.ends(group, now_ms)
+        self.new.time_passes(now_ms)
 
     def ends(self, group: Group, now_ms: int) -> None:
         """Its member is gone."""
@@ -125,8 +148,8 @@ class Model:
 
     def expire(self, now_ms: int) -> None:
         for name in GROUPS:
-            group = self.groups.get(name)
-            is_live = group is not None and group.member_id is not None
+            group = self.group(name)
+            is_live = group is not None and group.is_live
             since = 0 if group is None or is_live else group.empty_since_ms
             for key, entry in self.of(name).items():
                 if is_live and key[1] == "flights":
@@ -136,7 +159,7 @@ class Model:
                 if is_stale:
                     del self.offsets[key]
             if group is not None and not is_live and not self.of(name):
-                del self.groups[name]
+                self.forget(name)
 
 
 @dataclass
@@ -190,13 +213,20 @@ class WholeStoreMachine(RuleBasedStateMachine):
         self.loop = VirtualLoop()
         self.filesystem = SimulatedFileSystem()
         self.model = Model()
+        self.topics = Topics()
+        self.topics.by_name.clear()
+        self.topic_ids = itertools.count(1)
+        self.model.new = self.new = NewGroups(self.topics, lambda: self.now_ms)
+        self.make_topics()
         self.messages: list[Message] = []
         """What each does when it arrives: at once (commits), or as a coroutine that has the coordinator to itself."""
         self.waiting: list[Round] = []
         self.members: dict[str, tuple[str, int]] = {}
         """By group: the member id and generation that its client was told last."""
         self.replayed = Image()
-        self.tail = TailReplay(self.replayed, {partition: View() for partition in (*range(3), TRANSACTION_STATE)})
+        self.tail = TailReplay(
+            self.replayed, {partition: View() for partition in (*range(3), TRANSACTION_STATE, SHARE_STATE)}
+        )
         self.read_bytes = 0
         self.open()
 
@@ -215,6 +245,8 @@ class WholeStoreMachine(RuleBasedStateMachine):
                 journal=on_files(self.filesystem, "/coordinator", InlineExecutor(), may_sync_inline=True),
                 options=OPTIONS,
                 partition_count=self.model.topics.get,
+                topics=self.topics,
+                share_settings=lambda _: SHARE_SETTINGS,
                 clock=lambda: self.now_ms,
             )
             await coordinator.start()
@@ -223,6 +255,15 @@ class WholeStoreMachine(RuleBasedStateMachine):
         self.coordinator = self.run(start())
         for group in self.model.groups.values():
             group.deadline_ms = self.now_ms + SESSION_MS
+        self.new.opened(self.coordinator)
+
+    def make_topics(self) -> None:
+        """Those that there are not; each is another one than before."""
+        for name, count in TOPICS.items():
+            if name not in self.topics.by_name:
+                self.model.topics[name] = count
+                self.topics.by_name[name] = Topic(UUID(int=next(self.topic_ids)), count)
+                self.topics.version += 1
 
     def settle(self) -> None:
         """All that waits becomes durable, in the order in which it was sent."""
@@ -245,7 +286,14 @@ class WholeStoreMachine(RuleBasedStateMachine):
         variant=st.integers(0, 11),
     )
     def send(self, group: str, kind: str, rows: Rows, variant: int) -> None:
-        member_id, generation = self.members.get(group, ("nobody", 1))
+        if group == MODERN:
+            name = MEMBERS[variant // 2 % 2]
+            if kind in ("join", "heartbeat", "leave"):
+                self.messages.append(self.new.message(kind, name, variant))
+                return
+            member_id, generation = name, self.new.told.get(name, 1)
+        else:
+            member_id, generation = self.members.get(group, ("nobody", 1))
         topic, partition = next(iter(rows))
         message: Message
         if kind == "commit":
@@ -269,6 +317,10 @@ class WholeStoreMachine(RuleBasedStateMachine):
             message = partial(deliver, group, member_id, generation)
         self.messages.append(message)
 
+    @rule(kind=st.sampled_from(NEW_KINDS), name=st.sampled_from(MEMBERS), variant=st.integers(0, 11))
+    def send_to_new_groups(self, kind: str, name: str, variant: int) -> None:
+        self.messages.append(self.new.message(kind, name, variant))
+
     @precondition(lambda self: self.messages)
     @rule(count=st.integers(1, 6), index=st.integers(0, 30), again=st.integers(0, 15))
     def deliver(self, count: int, index: int, again: int) -> None:
@@ -291,7 +343,7 @@ class WholeStoreMachine(RuleBasedStateMachine):
 
     @rule(duration_ms=st.sampled_from(STEPS_MS), is_checked=st.booleans())
     def time_passes(self, duration_ms: int, is_checked: bool) -> None:
-        self.model.topics.update(TOPICS)  # those that were deleted are made again
+        self.make_topics()
         self.loop.now_ms += duration_ms
         self.run(asyncio.sleep(0))  # timers that are due
         self.settle()
@@ -307,6 +359,10 @@ class WholeStoreMachine(RuleBasedStateMachine):
         else:
             topic = event.removeprefix("end ")
             self.model.topics.pop(topic, None)
+            if self.topics.by_name.pop(topic, None) is not None:
+                self.topics.version += 1
+            if topic == SUBSCRIBED:
+                self.new.topic_ended()
             self.run(self.coordinator.delete_topic_offsets(topic))
             self.model.offsets = {key: entry for key, entry in self.model.offsets.items() if key[1] != topic}
 
@@ -340,6 +396,7 @@ class WholeStoreMachine(RuleBasedStateMachine):
             for name, value in self.replayed.groups()
         }
         assert kept == groups, "replayed"
+        self.new.check(self.replayed)
 
     def replay_the_rest(self) -> None:
         path = f"/coordinator/{1:010d}{SEGMENT_SUFFIX}"
@@ -359,12 +416,14 @@ class WholeStoreMachine(RuleBasedStateMachine):
         request, _ = commit.request()
         member = (commit.member_id, commit.instance, commit.generation)
         if (durable := self.commit_known(request)) is not None:
-            assert self.model.check_commit(commit.group, *member, self.now_ms) == codes.NONE
+            assert self.model.check_commit(commit.group, *member, self.now_ms) in (codes.NONE, EITHER)
             assert [self.error_of(name, text) for name, (_, text) in commit.rows.items()] == [codes.NONE]
             self.apply(commit, set(commit.rows), durable)
             return
         result = self.coordinator.commit(request)
         error = self.model.check_commit(commit.group, *member, self.now_ms)
+        if error == EITHER:
+            error = codes.STALE_MEMBER_EPOCH if isinstance(result, int) else codes.NONE
         if error != codes.NONE:
             # Whether the group has offsets makes the difference; some may be on their way.
             alike = (codes.UNKNOWN_MEMBER_ID, codes.GROUP_ID_NOT_FOUND)
@@ -468,14 +527,14 @@ class WholeStoreMachine(RuleBasedStateMachine):
 
     async def deliver_delete_offset(self, name: str, topic: str, partition: int) -> None:
         result = self.coordinator.delete_offsets(name, [(topic, [partition])])
-        group = self.model.groups.get(name)
+        group = self.model.group(name)
         if group is None and not self.model.of(name):
             assert result == codes.GROUP_ID_NOT_FOUND
             return
         assert isinstance(result, DeleteResult)
         if partition >= self.model.topics.get(topic, 0):
             assert result.errors == [[codes.UNKNOWN_TOPIC_OR_PARTITION]]
-        elif group is not None and group.member_id is not None and topic == "flights":
+        elif group is not None and group.is_live and topic == SUBSCRIBED:
             assert result.errors == [[codes.GROUP_SUBSCRIBED_TO_TOPIC]]
         else:
             assert result.errors == [[codes.NONE]]
@@ -485,15 +544,15 @@ class WholeStoreMachine(RuleBasedStateMachine):
 
     async def deliver_delete_group(self, name: str) -> None:
         result = self.coordinator.delete_group(name)
-        group = self.model.groups.get(name)
+        group = self.model.group(name)
         if group is None and not self.model.of(name):
             assert result == codes.GROUP_ID_NOT_FOUND
-        elif group is not None and group.member_id is not None:
+        elif group is not None and group.is_live:
             assert result == codes.NON_EMPTY_GROUP
         else:
             assert not isinstance(result, int)
             await result
-            self.model.groups.pop(name, None)
+            self.model.forget(name)
             for key in self.model.of(name):
                 del self.model.offsets[key]
 

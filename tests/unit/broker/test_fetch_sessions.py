@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
@@ -72,6 +73,29 @@ def test_a_session_tells_only_what_has_changed() -> None:
     server.answers[first] = QUIET._replace(log_start_offset=3)
     assert told(server.fetch(1, 8)) == [first], "and its end is told"
     assert told(server.fetch(1, 9)) == []
+
+
+def test_a_partition_rests_until_its_log_tells_of_something() -> None:
+    """And a fetch that waits is told of it."""
+    server = Server()
+    first, second = partitions(2)
+    log: Any = SimpleNamespace(high_watermark=7, log_start_offset=2, is_closed=False, listeners=set())
+    at_its_end = {partition: Wanted(7, 1_000) for partition in (first, second)}
+    begun = server.sessions.begin(NO_SESSION, INITIAL_EPOCH, at_its_end, (), 1)
+    server.sessions.finish(begun, [(first, QUIET), (second, QUIET)], 1)
+    server.sessions.rest(1, first, log)
+    begun = server.sessions.begin(1, 1, {}, (), 1)
+    assert list(begun.wanted) == [second]
+    assert begun.session is not None
+    heard: list[int] = []
+    begun.session.listeners.add(heard.append)
+    (listener,) = log.listeners
+    listener(5)
+    assert (heard, log.listeners, list(begun.session.to_read())) == ([5], set(), [first, second])
+    server.sessions.finish(begun, [(second, QUIET)], 1)
+    log.high_watermark = 8
+    server.sessions.rest(1, first, log)
+    assert not log.listeners, "its client does not know all yet"
 
 
 def test_the_end_of_an_error_is_told_though_the_log_has_not_moved() -> None:

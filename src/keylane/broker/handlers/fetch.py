@@ -58,16 +58,17 @@ _READ_COMMITTED = 1
 
 
 class _Arrival:
-    """Counts the bytes that become visible, and wakes the fetch when they suffice or a log is closed."""
+    """Counts the bytes that become visible, and wakes the fetch when they suffice; or, with 0, when there is no more to
+    wait for: a log is closed or begins elsewhere, or its time is over."""
 
     def __init__(self, needed: int) -> None:
-        self.is_enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.is_enough: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._needed = needed
 
     def __call__(self, new_bytes: int) -> None:
         self._needed -= new_bytes
         if (self._needed <= 0 or new_bytes == 0) and not self.is_enough.done():
-            self.is_enough.set_result(None)
+            self.is_enough.set_result(new_bytes > 0)
 
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]:
@@ -83,18 +84,31 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]
     )
     max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
     committed_only = request.isolation_level == _READ_COMMITTED
-    reads = {
-        partition: _read_of(node, partition, wanted, committed_only=committed_only)
-        for partition, wanted in begun.wanted.items()
-    }
-    for read in reads.values():
-        await read.locate()
-    wait_s = request.max_wait.total_seconds()
-    missing = min(request.min_bytes, max_bytes) - sum(read.available for read in reads.values())
-    if missing > 0 and wait_s > 0 and reads and all(read.code == codes.NONE for read in reads.values()):
+    deadline = asyncio.get_running_loop().time() + request.max_wait.total_seconds()
+    reads: dict[NamedPartition, PartitionRead] = {}
+    wanted, goes_on = begun.wanted, True
+    while True:
+        for partition, how in wanted.items():
+            if partition not in reads:
+                reads[partition] = read = _read_of(node, partition, how, committed_only=committed_only)
+                await read.locate()
+        missing = min(request.min_bytes, max_bytes) - sum(read.available for read in reads.values())
+        is_right = all(read.code == codes.NONE for read in reads.values())
+        if missing <= 0 or not goes_on or not is_right or not (reads or begun.session):
+            break
         logs = [read.log for read in reads.values() if read.log is not None]
-        await _wait([log.stable_listeners if committed_only else log.listeners for log in logs], missing, wait_s)
-    code, session_id, told = node.fetch_sessions.finish(begun, await _read_all(reads, max_bytes), node.clock())
+        listeners = [log.stable_listeners if committed_only else log.listeners for log in logs]
+        if begun.session is not None:
+            listeners.append(begun.session.listeners)
+        goes_on = await _wait(listeners, missing, deadline)
+        wanted = {} if begun.session is None else begun.session.to_read()
+    answers = await _read_all(reads, max_bytes)
+    code, session_id, told = node.fetch_sessions.finish(begun, answers, node.clock())
+    if code == codes.NONE and session_id != NO_SESSION:
+        for partition, answer in answers:
+            log = reads[partition].log
+            if log is not None and answer.error_code == codes.NONE:
+                node.fetch_sessions.rest(session_id, partition, log)
     topics = [
         (topic, [partition for _, partition in found])
         for topic, found in itertools.groupby(told, lambda one: one[0][0])
@@ -153,13 +167,17 @@ async def _read_all(
     return answers
 
 
-async def _wait(listeners: list[set[Callable[[int], None]]], missing: int, wait_s: float) -> None:
+async def _wait(listeners: Sequence[set[Callable[[int], None]]], missing: int, deadline: float) -> bool:
+    """Until so many bytes have come: whether they have."""
+    loop = asyncio.get_running_loop()
+    if loop.time() >= deadline:
+        return False
     arrival = _Arrival(missing)
-    timeout = asyncio.get_running_loop().call_later(wait_s, arrival, missing)
+    timeout = loop.call_at(deadline, arrival, 0)
     for each in listeners:
         each.add(arrival)
     try:
-        await arrival.is_enough
+        return await arrival.is_enough
     finally:
         timeout.cancel()
         for each in listeners:

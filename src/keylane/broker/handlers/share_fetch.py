@@ -36,10 +36,7 @@ MIN_VERSION = 1
 MAX_VERSION = 2
 MAY_POLL = True
 HAS_LARGE_ANSWERS = True
-LACKS = (
-    "MinBytes above 1 (an answer leaves as soon as it has a record); "
-    "BatchSize (runs of records are as long as they can be)"
-)
+LACKS = "nothing"
 
 STRICT = 1
 """Of KIP-1206: never more than MaxRecords."""
@@ -73,8 +70,10 @@ async def handle(request: Entity, header: RequestHeader, node: Node) -> list[byt
     is_strict = getattr(request, "share_acquire_mode", 0) == STRICT
     # What a member said is answered at once.
     wait_s = 0.0 if told else request.max_wait.total_seconds()
-    most = ShareRequest(request.max_records, request.max_bytes, wait_s, is_strict)
-    found = await ShareFetch(node, share, member, most).run(sessions.partitions(member))
+    max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
+    min_bytes = min(request.min_bytes, max_bytes)
+    wanted = ShareRequest(request.max_records, request.batch_size, min_bytes, max_bytes, wait_s, is_strict)
+    found = await ShareFetch(node, share, member, wanted).run(sessions.partitions(member))
     return encode(found, told, lock_ms)
 
 

@@ -1,12 +1,7 @@
-"""All consumer groups of KIP-848 of a coordinator, purely: which group a heartbeat is for, and when one is due.
-
-Deadlines are kept in one heap with one entry a group, as those of classic groups are: heartbeats only move a group's
-deadline away, and an entry that comes due too early is put back.
-"""
+"""All consumer groups of KIP-848 of a coordinator, purely: which group a heartbeat is for, and when one is due."""
 
 from __future__ import annotations
 
-import heapq
 from typing import TYPE_CHECKING
 
 from keylane.coordinator.consumer_groups.assignors import ASSIGNORS
@@ -21,6 +16,7 @@ from keylane.coordinator.consumer_groups.protocol import (
     RefusedError,
 )
 from keylane.coordinator.consumer_groups.records import CLASSIC_GROUP
+from keylane.coordinator.deadlines import Deadlines
 from keylane.coordinator.formats import fits
 from keylane.coordinator.groups.protocol import JoinAnswer, SyncAnswer
 from keylane.wire import codes
@@ -46,8 +42,7 @@ class ConsumerGroups:
         self._make_member_id = make_member_id
         self.by_id: dict[str, ConsumerGroup] = {}
         """To be looked at; changed here only."""
-        self._heap: list[tuple[int, str]] = []
-        self._scheduled: dict[str, int] = {}
+        self._deadlines: Deadlines[str] = Deadlines()
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> tuple[HeartbeatAnswer, list[Record]]:
         """ConsumerGroupHeartbeat, and what it changes. One that is refused changes nothing."""
@@ -119,11 +114,7 @@ class ConsumerGroups:
     def tick(self, now_ms: int) -> list[tuple[str, list[Record]]]:
         """Act on every deadline that has come: what changes, by group."""
         changes = []
-        while self._heap and self._heap[0][0] <= now_ms:
-            deadline, group_id = heapq.heappop(self._heap)
-            if self._scheduled.get(group_id) != deadline:
-                continue  # an earlier entry took its place
-            del self._scheduled[group_id]
+        for group_id in self._deadlines.due(now_ms):
             group = self.by_id[group_id]
             records = group.tick(self._topics, self.settings_of(group_id), now_ms)
             if records:
@@ -134,7 +125,7 @@ class ConsumerGroups:
     @property
     def next_deadline_ms(self) -> int | None:
         """When `tick` is due; it may find that there is nothing to do yet."""
-        return self._heap[0][0] if self._heap else None
+        return self._deadlines.next_ms
 
     def restore(self, records: Iterable[tuple[str, Record]], now_ms: int) -> None:
         """Become what the journal says."""
@@ -151,7 +142,7 @@ class ConsumerGroups:
     def forget(self, group_id: str) -> None:
         """It ended, or is to be restored."""
         self.by_id.pop(group_id, None)
-        self._scheduled.pop(group_id, None)
+        self._deadlines.forget(group_id)
 
     def check_delete(self, group_id: str) -> int:
         return codes.NONE if self.by_id[group_id].is_empty else codes.NON_EMPTY_GROUP
@@ -173,13 +164,7 @@ class ConsumerGroups:
         return records
 
     def _schedule(self, group: ConsumerGroup) -> None:
-        """Note the group's next deadline, if it is nearer than the one that is noted."""
-        deadline = group.next_deadline_ms
-        if deadline is not None:
-            noted = self._scheduled.get(group.group_id)
-            if noted is None or deadline < noted:
-                self._scheduled[group.group_id] = deadline
-                heapq.heappush(self._heap, (deadline, group.group_id))
+        self._deadlines.note(group.group_id, group.next_deadline_ms)
 
 
 def _check_request(request: HeartbeatRequest) -> None:

@@ -2,16 +2,13 @@
 
 Groups are made when someone joins. A group that only commits (a simple consumer, an administrator) needs none: what it
 has is in the offset store, and its commits are checked here against the fact that it has no members.
-
-Deadlines are kept in one heap with one entry a group. Heartbeats only move a group's deadline away, so they leave the
-heap alone; an entry that comes due too early finds nothing to do and is put back at the group's next deadline.
 """
 
 from __future__ import annotations
 
-import heapq
 from typing import TYPE_CHECKING
 
+from keylane.coordinator.deadlines import Deadlines
 from keylane.coordinator.formats import fits
 from keylane.coordinator.groups.group import CONSUMER_PROTOCOL_TYPE, Group
 from keylane.coordinator.groups.protocol import (
@@ -45,8 +42,7 @@ class GroupRegistry:
         self._make_member_id = make_member_id
         self.by_id: dict[str, Group] = {}
         """To be looked at; changed here only."""
-        self._heap: list[tuple[int, str]] = []
-        self._scheduled: dict[str, int] = {}
+        self._deadlines: Deadlines[str] = Deadlines()
 
     def join(self, group_id: str, request: JoinRequest, token: Token, now_ms: int) -> list[Action]:
         """JoinGroup; a group that is not known is made for a member that has no id yet."""
@@ -122,11 +118,11 @@ class GroupRegistry:
         if group is not None and group.is_empty and group.generation == generation:
             group.end()
             del self.by_id[group_id]
-            self._scheduled.pop(group_id, None)
+            self._deadlines.forget(group_id)
 
     def give_way(self, group_id: str, now_ms: int) -> list[Action]:
         """A consumer group of KIP-848 has taken the group's place, with its members."""
-        self._scheduled.pop(group_id, None)
+        self._deadlines.forget(group_id)
         return self.by_id.pop(group_id).give_way(now_ms)
 
     def adopt(self, group_id: str, value: GroupValue, now_ms: int, *, is_rebalancing: bool) -> list[Action]:
@@ -143,11 +139,7 @@ class GroupRegistry:
     def tick(self, now_ms: int) -> list[Action]:
         """Act on every deadline that has come."""
         actions: list[Action] = []
-        while self._heap and self._heap[0][0] <= now_ms:
-            deadline, group_id = heapq.heappop(self._heap)
-            if self._scheduled.get(group_id) != deadline:
-                continue  # an earlier entry took its place
-            del self._scheduled[group_id]
+        for group_id in self._deadlines.due(now_ms):
             group = self.by_id[group_id]
             actions += self._after(group, group.tick(now_ms))
         return actions
@@ -155,14 +147,13 @@ class GroupRegistry:
     @property
     def next_deadline_ms(self) -> int | None:
         """When `tick` is due; it may find that there is nothing to do yet."""
-        return self._heap[0][0] if self._heap else None
+        return self._deadlines.next_ms
 
     def unload(self, now_ms: int) -> list[Action]:
         """Give all groups up; whoever waits is answered."""
         actions = [action for group in self.by_id.values() for action in group.unload(now_ms)]
         self.by_id.clear()
-        self._heap.clear()
-        self._scheduled.clear()
+        self._deadlines = Deadlines()
         return actions
 
     def restore(self, group_id: str, value: GroupValue, now_ms: int) -> None:
@@ -202,13 +193,8 @@ class GroupRegistry:
         return group
 
     def _after(self, group: Group, actions: list[Action]) -> list[Action]:
-        """Note the group's next deadline, if it is nearer than the one that is noted."""
-        deadline = group.next_deadline_ms
-        if deadline is not None:
-            noted = self._scheduled.get(group.group_id)
-            if noted is None or deadline < noted:
-                self._scheduled[group.group_id] = deadline
-                heapq.heappush(self._heap, (deadline, group.group_id))
+        """Note the group's next deadline."""
+        self._deadlines.note(group.group_id, group.next_deadline_ms)
         return actions
 
 

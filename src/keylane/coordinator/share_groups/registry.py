@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from keylane.coordinator.deadlines import Deadlines
 from keylane.coordinator.formats import fits
 from keylane.coordinator.share_groups.group import ShareGroup
 from keylane.coordinator.share_groups.protocol import (
@@ -32,6 +33,7 @@ class ShareGroups:
         self.settings_of = settings_of
         self.by_id: dict[str, ShareGroup] = {}
         """To be looked at; changed here only."""
+        self._deadlines: Deadlines[str] = Deadlines()
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> tuple[HeartbeatAnswer, list[Record]]:
         """ShareGroupHeartbeat, and what it changes. One that is refused changes nothing."""
@@ -49,20 +51,22 @@ class ShareGroups:
         except RefusedError as error:
             return HeartbeatAnswer(error.code, str(error)), []
         self.by_id[request.group] = group
+        self._deadlines.note(request.group, group.next_deadline_ms)
         return found
 
     def tick(self, now_ms: int) -> list[tuple[str, list[Record]]]:
         """Act on every deadline that has come: what changes, by group."""
         changes = []
-        for name, group in self.by_id.items():
-            if (deadline := group.next_deadline_ms) is not None and deadline <= now_ms:
-                changes.append((name, group.tick(self.topics, now_ms)))
+        for name in self._deadlines.due(now_ms):
+            group = self.by_id[name]
+            changes.append((name, group.tick(self.topics, now_ms)))
+            self._deadlines.note(name, group.next_deadline_ms)
         return changes
 
     @property
     def next_deadline_ms(self) -> int | None:
-        deadlines = (group.next_deadline_ms for group in self.by_id.values())
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        """When `tick` is due; it may find that there is nothing to do yet."""
+        return self._deadlines.next_ms
 
     def made(self, group_id: str) -> ShareGroup:
         """The group, which is begun where it is not there yet."""
@@ -75,11 +79,14 @@ class ShareGroups:
             self.made(group_id).apply(record)
             found.add(group_id)
         for group_id in found:
-            self.by_id[group_id].begin(self.settings_of(group_id), now_ms)
+            group = self.by_id[group_id]
+            group.begin(self.settings_of(group_id), now_ms)
+            self._deadlines.note(group_id, group.next_deadline_ms)
 
     def forget(self, group_id: str) -> None:
         """It ended, or is to be restored."""
         self.by_id.pop(group_id, None)
+        self._deadlines.forget(group_id)
 
     def describe(self, group_id: str) -> ShareGroupDescription:
         group = self.by_id.get(group_id)
