@@ -2,7 +2,8 @@
 
 Clients of the protocol commit and read, each for a group of its own, at any server that is there: their histories are
 judged in the end. Two members of keylane's, whose group is at the servers, run all that is produced. After each fault
-every group goes on. `make soak ARGS="tests/cluster -k offset_server -s"`; KEYLANE_OFFSET_FAULTS: how many (200).
+every group goes on. `make soak ARGS="tests/cluster -k offset_server -s"`; KEYLANE_OFFSET_FAULTS: how many (200), of
+the seed KEYLANE_OFFSET_SEED (2).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import time
 from collections import defaultdict
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 import peers
 import pytest
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from kit.ledger import Look
     from kit.offset_servers import OffsetServer
 
-FAULTS = int(os.environ.get("KEYLANE_OFFSET_FAULTS", "200"))
+FAULTS, SEED = int(os.environ.get("KEYLANE_OFFSET_FAULTS", "200")), int(os.environ.get("KEYLANE_OFFSET_SEED", "2"))
 KINDS = ("killed server", "stopped server", "frozen server", "log's leader", "two servers")
 SERVERS, GROUPS, PARTITIONS, OFFSETS_PARTITIONS = 3, 3, 3, 6
 OPTIONS = ("--set", f"offsets.topic.num.partitions={OFFSETS_PARTITIONS}")
@@ -50,6 +51,19 @@ COMMITS = 20
 """Of each history after a fault, until it counts as going on."""
 GOES_ON_S = 90.0
 """On a busy machine; a server's session is 6 s, and a node's as well."""
+BOUNDS_S = {"killed server": 8.0, "two servers": 8.0, "stopped server": 1.0, "log's leader": 10.0, "frozen server": 8.0}
+"""How long no group is to be silent, on a machine that keeps up: told beside what was seen."""
+
+
+class Took(NamedTuple):
+    """What a fault took, in seconds."""
+
+    silence: float
+    """The longest time in which a group had no commit acknowledged."""
+    groups: float
+    """Until each group had so many acknowledged."""
+    members: float
+    """Until the members had committed all that had been produced."""
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +82,13 @@ class Storm:
         self._random = random.Random(seed)
         self._stack = ExitStack()
         self.servers = self._stack.enter_context(OffsetServers(cluster.bootstrap, folder, SERVERS, *OPTIONS))
-        self.took: defaultdict[str, list[float]] = defaultdict(list)
+        self.took: defaultdict[str, list[Took]] = defaultdict(list)
         self.stage = Stage(cluster.bootstrap, f"storm-{seed}", self.servers.bootstrap)
         self.stage.admin.create_topics({self.stage.topic: PARTITIONS}, replication_factor=3)
         self.ledger = Ledger(folder / "ledger")
         self.looks: list[Look] = []
+        self.commits = 0
+        """That were acknowledged, once they are judged."""
         self.histories = [History(folder, f"h{number}-{seed}", self.stage.topic, 2) for number in range(GROUPS)]
         options = {"kafka": self.stage.kafka, "topic": self.stage.topic, "ledger": str(self.ledger.path)}
         self._members = [self._stack.enter_context(Member(**options, ends=False)) for _ in range(2)]
@@ -100,11 +116,16 @@ class Storm:
         victims = self._victims(leads)
         marks, struck_at = self._marks(), time.monotonic()
         restore = self._done_to(kind, victims)
-        self._goes_on(marks)
-        self.took[kind].append(time.monotonic() - struck_at)
+        groups_at, members_at = self._goes_on(marks)
+        silence = max(one.longest_silence_s(struck_at) for one in self.histories)
+        took = Took(silence, groups_at - struck_at, members_at - struck_at)
+        self.took[kind].append(took)
         self._look()
         restore()
-        sys.stdout.write(f"{number}: {kind}, all went on after {self.took[kind][-1]:.1f} s\n")
+        sys.stdout.write(
+            f"{number}: {kind}, silent for {took.silence:.1f} s ({BOUNDS_S[kind]:g} s), all groups went on after "
+            f"{took.groups:.1f} s, members had all committed after {took.members:.1f} s; load {os.getloadavg()[0]:.0f}\n"
+        )
         sys.stdout.flush()
 
     def _victims(self, leads: dict[str, list[int]]) -> list[OffsetServer]:
@@ -148,25 +169,53 @@ class Storm:
     def _marks(self) -> list[int]:
         return [one.acknowledged() + COMMITS for one in self.histories]
 
-    def _goes_on(self, marks: Sequence[int]) -> None:
-        def is_so() -> bool:
-            return all(one.acknowledged() >= mark for one, mark in zip(self.histories, marks, strict=True))
+    def _goes_on(self, marks: Sequence[int]) -> tuple[float, float]:
+        """When each group has so many commits acknowledged, and when members have committed everything."""
 
-        until(is_so, "every group has commits acknowledged", GOES_ON_S)
-        until(lambda: patiently(self.stage.all_is_committed), "the members have committed everything", GOES_ON_S)
+        def lacking() -> dict[str, int]:
+            found = {one.group: mark - one.acknowledged() for one, mark in zip(self.histories, marks, strict=True)}
+            return {group: count for group, count in found.items() if count > 0}
+
+        def uncommitted() -> str:
+            found = patiently(self.stage.committed)
+            bases = {
+                name: (found[name].base if name in found else None, end) for name, end in self.stage.ends().items()
+            }
+            return f"members have committed everything: base and end of each partition are {bases}"
+
+        until(lambda: not lacking(), lambda: f"so many more commits are acknowledged: {lacking()}", GOES_ON_S)
+        groups_at = time.monotonic()
+        until(lambda: patiently(self.stage.all_is_committed), uncommitted, GOES_ON_S)
+        return groups_at, time.monotonic()
 
     def _look(self) -> None:
         found = patiently(self.stage.committed)
         self.looks.append((self.ledger.length(), found))
 
+    @property
+    def faults(self) -> int:
+        return sum(map(len, self.took.values()))
+
+    def silences(self) -> dict[str, str]:
+        """By kind of fault: the median, the longest, and how many were within the bound."""
+        found = {}
+        for kind, took in sorted(self.took.items()):
+            each = sorted(one.silence for one in took)
+            within = sum(one <= BOUNDS_S[kind] for one in each)
+            found[kind] = (
+                f"median {each[len(each) // 2]:.1f} s, longest {each[-1]:.1f} s, {within} of {len(each)} within "
+                f"{BOUNDS_S[kind]:g} s"
+            )
+        return found
+
     def check(self) -> None:
         """The verdict."""
         total = verdict(self.histories, self.servers.bootstrap)
+        self.commits = total.commits
         records = self.stage.sources()
-        figures = {kind: f"{min(took):.1f}-{max(took):.1f}" for kind, took in self.took.items()}
         sys.stdout.write(
-            f"{sum(map(len, self.took.values()))} faults, {total.commits:,} commits and {total.reads:,} reads of "
-            f"{GROUPS} groups, {len(records):,} records; went on after, s: {figures}; {total}\n"
+            f"{self.faults} faults, {total.commits:,} commits and {total.reads:,} reads of {GROUPS} groups, "
+            f"{len(records):,} records; silent for: {self.silences()}; {total}\n"
         )
         assert total == Verdict(total.commits, total.reads, 0, 0, 0, 0)
         assert self.ledger.done_times().keys() == dict(records).keys(), "nothing is lost"
@@ -207,5 +256,7 @@ def test_a_short_storm(cluster: ApacheCluster, tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_a_long_storm(cluster: ApacheCluster, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    made = storm(cluster, tmp_path, FAULTS, seed=2)
-    record_property("faults", sum(map(len, made.took.values())))
+    made = storm(cluster, tmp_path, FAULTS, SEED)
+    record_property("faults", made.faults)
+    record_property("commits", made.commits)
+    record_property("silences", made.silences())

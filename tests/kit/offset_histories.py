@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from array import array
+from bisect import bisect_left
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -31,6 +33,10 @@ class History:
         self._topic = topic
         self._partitions = partitions
         self._process: subprocess.Popen[bytes] | None = None
+        self._read_to = 0
+        """Bytes of its file."""
+        self._acknowledged_at = array("d")
+        """When each commit was, on the machine's monotonic clock."""
 
     def start(self, bootstrap: str, seed: int) -> None:
         first = max((event.numbers[0] for event in self.events() if event.kind == "commit"), default=0)
@@ -49,7 +55,21 @@ class History:
         return read_events(self.path.read_text())
 
     def acknowledged(self) -> int:
-        return sum(event.kind == "commit" and event.ended is not None for event in self.events())
+        """Commits so far. May be asked often: it reads what is new."""
+        with self.path.open("rb") as file:
+            file.seek(self._read_to)
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read_to += len(whole)
+        commits = (event.ended for event in read_events(whole.decode()) if event.kind == "commit")
+        self._acknowledged_at.extend(ended for ended in commits if ended is not None)
+        return len(self._acknowledged_at)
+
+    def longest_silence_s(self, since: float) -> float:
+        """Between two acknowledged commits, from that moment to the last one that `acknowledged` has read."""
+        times = self._acknowledged_at
+        later = times[max(bisect_left(times, since) - 1, 0) :]
+        return max((after - before for before, after in zip(later, later[1:], strict=False)), default=0.0)
 
     def last_read(self, bootstrap: str) -> Event:
         """What is said in the end, to everybody."""
