@@ -122,9 +122,10 @@ class Storm:
         self.took[kind].append(took)
         self._look()
         restore()
+        load = os.getloadavg()[0]
         sys.stdout.write(
             f"{number}: {kind}, silent for {took.silence:.1f} s ({BOUNDS_S[kind]:g} s), all groups went on after "
-            f"{took.groups:.1f} s, members had all committed after {took.members:.1f} s; load {os.getloadavg()[0]:.0f}\n"
+            f"{took.groups:.1f} s, members had all committed after {took.members:.1f} s; load {load:.0f}\n"
         )
         sys.stdout.flush()
 
@@ -178,10 +179,8 @@ class Storm:
 
         def uncommitted() -> str:
             found = patiently(self.stage.committed)
-            bases = {
-                name: (found[name].base if name in found else None, end) for name, end in self.stage.ends().items()
-            }
-            return f"members have committed everything: base and end of each partition are {bases}"
+            left = {name: end - (found[name].base if name in found else 0) for name, end in self.stage.ends().items()}
+            return f"members have committed everything: what is left of each partition is {left}"
 
         until(lambda: not lacking(), lambda: f"so many more commits are acknowledged: {lacking()}", GOES_ON_S)
         groups_at = time.monotonic()

@@ -8,6 +8,7 @@ import time
 from array import array
 from bisect import bisect_left
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from keylane.kafka.admin import Admin
@@ -69,7 +70,7 @@ class History:
         """Between two acknowledged commits, from that moment to the last one that `acknowledged` has read."""
         times = self._acknowledged_at
         later = times[max(bisect_left(times, since) - 1, 0) :]
-        return max((after - before for before, after in zip(later, later[1:], strict=False)), default=0.0)
+        return max((after - before for before, after in pairwise(later)), default=0.0)
 
     def last_read(self, bootstrap: str) -> Event:
         """What is said in the end, to everybody."""
