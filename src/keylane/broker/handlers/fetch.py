@@ -91,7 +91,9 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]
         await read.locate()
     wait_s = request.max_wait.total_seconds()
     missing = min(request.min_bytes, max_bytes) - sum(read.available for read in reads.values())
-    if missing > 0 and wait_s > 0 and reads and all(read.code == codes.NONE for read in reads.values()):
+    # As in Apache Kafka, what does not exist is left out: beside a deleted topic a consumer waits for the others.
+    known = [read.code for read in reads.values() if read.code not in NOBODYS]
+    if missing > 0 and wait_s > 0 and known and not any(known):
         logs = [read.log for read in reads.values() if read.log is not None]
         await _wait([log.stable_listeners if committed_only else log.listeners for log in logs], missing, wait_s)
     code, session_id, told = node.fetch_sessions.finish(begun, await _read_all(reads, max_bytes), node.clock())
