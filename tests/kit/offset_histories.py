@@ -40,7 +40,8 @@ class History:
         """When each commit was, on the machine's monotonic clock."""
 
     def start(self, bootstrap: str, seed: int) -> None:
-        first = max((event.numbers[0] for event in self.events() if event.kind == "commit"), default=0)
+        # A conditional commit's own number is the last one of it, or the second where it was refused.
+        first = max((max(event.numbers) for event in self.events()), default=0)
         arguments = [bootstrap, self.group, self._topic, str(self._partitions), str(seed), str(first)]
         command = [sys.executable, "-m", "kit.offset_history", *arguments]
         with self.path.open("ab") as output:
@@ -62,7 +63,7 @@ class History:
             new = file.read()
         whole = new[: new.rfind(b"\n") + 1]
         self._read_to += len(whole)
-        commits = (event.ended for event in read_events(whole.decode()) if event.kind == "commit")
+        commits = (event.ended for event in read_events(whole.decode()) if event.kind in ("commit", "commit_if"))
         self._acknowledged_at.extend(ended for ended in commits if ended is not None)
         return len(self._acknowledged_at)
 
