@@ -42,7 +42,7 @@ from keylane.wire.conditional_commit import (
 from kit.protocol import ProtocolClient, decode_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 MAX_IN_FLIGHT = 16
 COMMIT_VERSION, FETCH_VERSION = 7, 5
@@ -99,7 +99,7 @@ def judge(events: Iterable[Event]) -> Verdict:
     acknowledged, shown = _Known(), _Known()
     refused = set()
     for event in events:
-        numbers = event.numbers
+        numbers: Sequence[int] = event.numbers
         if event.ended is None:
             continue
         if event.kind == "commit_if":

@@ -164,5 +164,5 @@ class Lost(Nobody):
     offsets commits them again, as at Apache Kafka; a conditional commit would fail on its own success."""
 
     @staticmethod
-    def commit_if(*_: object) -> int:
+    def commit_if(*_: object, **__: object) -> int:
         return OUTCOME_UNKNOWN
