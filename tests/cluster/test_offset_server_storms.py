@@ -135,6 +135,7 @@ class Storm:
 
     def _strike(self, number: int, kind: str) -> None:
         leads = self.servers.settled()
+        stood_still = self.servers.stood_still_s()
         self._look()
         self._fill()
         victims = self._victims(leads)
@@ -145,11 +146,14 @@ class Storm:
         took = Took(silence, groups_at - struck_at, members_at - struck_at)
         self.took[kind].append(took)
         self._look()
+        stood_still = self.servers.stood_still_s() - stood_still
         restore()
-        load = os.getloadavg()[0]
+        load = f"{os.getloadavg()[0]:.0f}"
+        if stood_still:
+            load += f", a server had no turn for {max(stood_still)} s"
         sys.stdout.write(
             f"{number}: {kind}, silent for {took.silence:.1f} s ({BOUNDS_S[kind]:g} s), all groups went on after "
-            f"{took.groups:.1f} s, members had all committed after {took.members:.1f} s; load {load:.0f}\n"
+            f"{took.groups:.1f} s, members had all committed after {took.members:.1f} s; load {load}\n"
         )
         sys.stdout.flush()
 

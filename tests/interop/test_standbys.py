@@ -18,7 +18,7 @@ from keylane.kafka.fenced_log import FencedLog
 from keylane.offset_servers import partitions as module
 from keylane.offset_servers.known_configs import KnownConfigs
 from keylane.offset_servers.known_topics import KnownTopics
-from keylane.offset_servers.partitions import Appends, Partitions, Shared
+from keylane.offset_servers.partitions import Appends, Partitions, Replica, Shared
 from keylane.offset_servers.topic import COMPACTED, LogTopic
 
 if TYPE_CHECKING:
@@ -82,7 +82,12 @@ def test_a_standby_that_was_away_past_the_time_of_tombstones(bootstrap: str, mon
     asked: list[int] = []
     """From which offsets the standby has read: what is before them is in its table."""
     answered: list[int] = []
-    read = FencedLog.read
+    looks: list[Replica] = []
+    read, look = FencedLog.read, Replica.look
+
+    def counted(replica: Replica) -> None:
+        look(replica)
+        looks.append(replica)
 
     def noted(log: FencedLog, offset: int, told: Callable[[Any], None]) -> None:
         def tell(answer: object) -> None:
@@ -99,11 +104,12 @@ def test_a_standby_that_was_away_past_the_time_of_tombstones(bootstrap: str, mon
         await committed(leader, "ended", 5)
         monkeypatch.setattr(module, "LOOK_S", 0.05)
         monkeypatch.setattr(FencedLog, "read", noted)
+        monkeypatch.setattr(Replica, "look", counted)
         standby = server(bootstrap, "standby")
         await until(lambda: max(asked, default=0) > 1, "the standby has the mark and the commit")
-        looks = len(asked)
+        before = len(looks)
         monkeypatch.setattr(module, "LOOK_S", 600.0)
-        await until(lambda: looks < len(asked) == len(answered), "it stands still, after one more look")
+        await until(lambda: len(looks) > before and len(asked) == len(answered), "it stands still, after one more look")
         away_at = time.monotonic()
         result = leader.coordinator(0).delete_offsets("ended", [("flights", [0])])
         assert not isinstance(result, int)

@@ -68,10 +68,9 @@ class History:
         return len(self._acknowledged_at)
 
     def longest_silence_s(self, since: float) -> float:
-        """Between two acknowledged commits, from that moment to the last one that `acknowledged` has read."""
-        times = self._acknowledged_at
-        later = times[max(bisect_left(times, since) - 1, 0) :]
-        return max((after - before for before, after in pairwise(later)), default=0.0)
+        """Between that moment and the first commit behind it, or two commits, of those that `acknowledged` has read."""
+        later = self._acknowledged_at[bisect_left(self._acknowledged_at, since) :]
+        return max((after - before for before, after in pairwise([since, *later])), default=0.0)
 
     def last_read(self, bootstrap: str) -> Event:
         """What is said in the end, to everybody."""
