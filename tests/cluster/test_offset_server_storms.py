@@ -248,7 +248,7 @@ class Storm:
 
     def check(self) -> None:
         """The verdict."""
-        total = verdict(self.histories, self.servers.bootstrap)
+        total = patiently(lambda: verdict(self.histories, self.servers.bootstrap))
         self.commits = total.commits
         records = self.stage.sources()
         sys.stdout.write(
@@ -260,7 +260,7 @@ class Storm:
         assert self.ledger.run_again(self.looks, "key") == [], "acknowledged work"
         assert self.ledger.disorders("key", records) == []
         ours = {self.stage.group, *(one.group for one in self.histories)}
-        known = {one.group for one in Admin({"bootstrap.servers": self._cluster.bootstrap}).groups()}
+        known = {one.group for one in patiently(Admin({"bootstrap.servers": self._cluster.bootstrap}).groups)}
         assert not ours & known, "Apache Kafka's own coordinator knows a group"
         told = self.servers.told()
         assert "Traceback" not in told
