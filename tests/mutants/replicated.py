@@ -30,6 +30,13 @@ MUTANTS = [
         f"{_UNIT}::test_a_read_waits_for_a_batch_that_begins_after_it",
     ),
     Mutant(
+        "who was away past the time of tombstones reads on",
+        _JOURNAL,
+        "        if follower.has_missed_tombstones(self._host.steady_ms()):",
+        "        if follower.has_missed_tombstones(0):",
+        "interop/test_standbys.py::test_a_standby_that_was_away_past_the_time_of_tombstones[keylane]",
+    ),
+    Mutant(
         "a refused condition does not wait for the log",
         "coordinator/offset_service.py",
         "            durable = self._journal.confirm() or self.pending.round_of(group)\n",
