@@ -92,8 +92,11 @@ def of_servers(folder: Path, options: argparse.Namespace, found: report.Found) -
                 if relay:
                     measured["relay"] = contest.relay(servers.RELAYED_RECORDS)
         if cost:
-            shapes = [(count, servers.GROUPS[0]) for count in range(1, servers.SERVERS + 1)]
-            shapes += [(1, groups) for groups in (servers.QUICK_GROUPS if options.quick else servers.GROUPS)[1:]]
+            few, *more = servers.QUICK_GROUPS if options.quick else servers.GROUPS
+            shapes = [(count, few) for count in range(1, servers.SERVERS + 1)]
+            shapes += [(1, groups) for groups in more] + [(servers.SERVERS, more[-1])]
+            print("warming up …", flush=True)
+            contest.cost(1, few, 1 if options.quick else 20)
             measured["costs"] = []
             for count, groups in shapes:
                 measured["costs"].append(contest.cost(count, groups, seconds))

@@ -9,6 +9,7 @@ alone; the servers' commits cost the nodes too, which is told beside it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import subprocess
@@ -44,7 +45,9 @@ ROWS = (
 RELAY, COST = "servers: relay", "servers: processor time a commit"
 GROUPS = (1_000, 10_000, 100_000, 1_000_000)
 QUICK_GROUPS = GROUPS[:2]
-CONNECTIONS = 16
+CONNECTIONS, IN_FLIGHT = 16, 100
+FILLING = 1_000
+"""In flight on each connection while groups are made: an append has more of them, and a million take minutes less."""
 
 
 class ServerProcess(jvm.LineProcess):
@@ -124,9 +127,9 @@ class ServersContest(Contest):
     def cost(self, servers: int, groups: int, seconds: float) -> dict[str, float]:
         """What a commit takes of the servers' processor time, with so many servers and groups."""
         name = f"bench-{servers}-{groups}"
-        row = Row(name, "commit", CONNECTIONS, 100, 1, 0.0, groups=max(groups // CONNECTIONS, 1))
+        row = Row(name, "commit", CONNECTIONS, IN_FLIGHT, 1, 0.0, groups=max(groups // CONNECTIONS, 1))
         with self.serving(name, servers):
-            self._run(OURS, row, 0)
+            self._run(OURS, dataclasses.replace(row, in_flight=FILLING), 0)
             run = {"servers": servers, "groups": groups, "load": os.getloadavg()[0]} | self._run(OURS, row, seconds)
             resident = [_resident_mb(one.pid) for one in self._servers]
         return run | {"resident_mb": max(resident)}

@@ -71,7 +71,10 @@ class ApacheCluster:
     may look up; one at a time may kill and start.
     """
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, settings: Mapping[str, str] | None = None, *, through: Callable[[int], int] | None = None
+    ) -> None:
+        """`through` gives a port that leads to another one: whoever begins at `relayed` is told of such ports alone."""
         self._folder = tempfile.TemporaryDirectory(prefix="keylane-kafka-", ignore_cleanup_errors=True)
         ports = free_ports(2 * len(NODES))
         self._controllers = dict(zip(NODES, ports[len(NODES) :], strict=True))
@@ -79,15 +82,30 @@ class ApacheCluster:
         self._frozen: set[int] = set()
         self._cluster_id = new_cluster_id()
         self._nodes: dict[int, Node] = {}
+        self._relayed: list[int] = []
         for node, port in zip(NODES, ports, strict=False):
             own = {"node.id": str(node), "controller.quorum.voters": voters}
             properties = _PROPERTIES | listening(port, self._controllers[node]) | own | dict(settings or {})
+            if through is not None:
+                (second,) = free_ports(1)
+                self._relayed.append(through(second))
+                for name, what in (
+                    ("listeners", f"RELAYED://127.0.0.1:{second}"),
+                    ("advertised.listeners", f"RELAYED://127.0.0.1:{self._relayed[-1]}"),
+                    ("listener.security.protocol.map", "RELAYED:PLAINTEXT"),
+                ):
+                    properties[name] += f",{what}"
             self._nodes[node] = Node(Path(self._folder.name, f"node-{node}"), properties, port, options=_OPTIONS)
 
     @property
     def bootstrap(self) -> str:
         """All three, whether they run or not."""
         return ",".join(f"127.0.0.1:{node.port}" for node in self._nodes.values())
+
+    @property
+    def relayed(self) -> str:
+        """All three, by the ports that lead to them."""
+        return ",".join(f"127.0.0.1:{port}" for port in self._relayed)
 
     def __enter__(self) -> Self:
         try:

@@ -1,4 +1,5 @@
-"""The log of our own on three nodes: what was acknowledged outlives its leader, once and in order, and the fence too.
+"""The log of our own on three nodes: what was acknowledged outlives its leader and its disk, once and in order, and the
+fence too.
 
 KEYLANE_LOG_KILLS says how many leaders die (1; `make soak` has more).
 """
@@ -29,7 +30,7 @@ TOPIC = "fenced"
 pytestmark = pytest.mark.cluster
 
 
-@pytest.mark.parametrize("what", ["kill", "freeze"])
+@pytest.mark.parametrize("what", ["kill", "freeze", "wipe"])
 def test_what_was_acknowledged_outlives_the_logs_leader(
     what: str, record_property: Callable[[str, object], None]
 ) -> None:
@@ -63,7 +64,7 @@ def test_what_was_acknowledged_outlives_the_logs_leader(
                 refused = old.answer()
                 assert isinstance(refused, Refused)
                 assert "INVALID_PRODUCER_EPOCH" in refused.reason
-                (cluster.start if what == "kill" else cluster.wake)(leader)
+                (cluster.wake if what == "freeze" else cluster.start)(leader)
                 cluster.wait_until_in_sync()
             assert new.values() == [b"old", *(b"%d" % number for number in range(sent))]
         record_property("longest wait s", round(longest_s, 1))

@@ -22,6 +22,7 @@ from keylane.kafka.conditional import (
     ConditionFailedError,
     OutcomeUnknownError,
 )
+from keylane.wire.conditional_commit import OUTCOME_UNKNOWN, Response, encode_response
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,10 +124,11 @@ def test_groups_of_other_nodes_are_waited_for(tmp_path: Path) -> None:
 
 
 class FakeBroker:
-    """Answers ApiVersions and FindCoordinator, and closes the connection on anything else."""
+    """Answers ApiVersions and FindCoordinator, and closes the connection on anything else, or answers it so."""
 
-    def __init__(self, *, offers: bool) -> None:
+    def __init__(self, *, offers: bool, answer: bytes = b"") -> None:
         self._offers = offers
+        self._answer = answer
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.keys: list[int] = []
@@ -156,6 +158,8 @@ class FakeBroker:
                     elif key == 10:
                         host, port = self.address.split(":")
                         body = struct.pack(">hih", 0, 1, len(host)) + host.encode() + struct.pack(">i", int(port))
+                    elif self._answer:
+                        body = self._answer
                     else:
                         break
                     connection.sendall(struct.pack(">ii", 4 + len(body), correlation_id) + body)
@@ -172,9 +176,10 @@ def test_a_broker_that_does_not_offer_it_is_asked_for_nothing() -> None:
     assert other.keys == [18]
 
 
-def test_a_lost_answer_leaves_the_outcome_open() -> None:
+@pytest.mark.parametrize("answer", [b"", encode_response(Response(OUTCOME_UNKNOWN))], ids=["none", "not known"])
+def test_a_lost_answer_leaves_the_outcome_open(answer: bytes) -> None:
     """And is not tried again: a second try would fail on the first one's success."""
-    breaking = FakeBroker(offers=True)
+    breaking = FakeBroker(offers=True, answer=answer)
     with (
         ConditionalCommits(breaking.address, "g") as commits,
         pytest.raises(OutcomeUnknownError, match="may have been made, or not; read the offsets"),

@@ -31,10 +31,10 @@ from keylane.offset_servers.nodes import node_at, pair
 from keylane.offset_servers.topic import TOPIC
 from keylane.storage.filesystem import now_ms
 from keylane.wire.versions import request_type
+from kit.either_broker import either_broker
 from kit.offset_client import KIP_848
 from kit.offset_fail_over import fail_over, in_python
 from kit.offset_histories import History, running, verdict, wait_for_commits
-from kit.offset_history import Verdict
 from kit.offset_servers import OffsetServer, OffsetServers, pace
 from kit.protocol import ProtocolClient, decode_answer
 
@@ -191,10 +191,14 @@ def test_any_server_takes_members_of_kip_848_and_tells_of_them(log: BrokerProces
         assert group not in known
 
 
-def test_configs_of_a_group_hold_at_all_servers(log: BrokerProcess, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["keylane", pytest.param("apache", marks=pytest.mark.full)])
+def test_configs_of_a_group_hold_at_all_servers(kind: str, tmp_path: Path) -> None:
     """They are set through any server, kept by the log's cluster, and told to members by whoever leads the group."""
     slow_ms = SESSION_MS - 500
-    with OffsetServers(log.bootstrap, tmp_path, 2, *OPTIONS, *PACE) as servers:
+    with (
+        either_broker(kind, tmp_path) as log,
+        OffsetServers(log.bootstrap, tmp_path, 2, *OPTIONS, *PACE) as servers,
+    ):
         wrong, right = servers.running
         group = group_at(servers, right)
         with ProtocolClient(wrong.address) as client, ProtocolClient(right.address) as other:
@@ -226,7 +230,7 @@ def test_configs_of_a_group_hold_at_all_servers(log: BrokerProcess, tmp_path: Pa
                 found: datetime.timedelta = answer.heartbeat_interval
                 return found
 
-            for value, holds_ms in ((slow_ms, slow_ms), (None, HEARTBEAT_MS)):
+            for value, holds_ms in ((slow_ms, slow_ms), (SESSION_MS, HEARTBEAT_MS), (None, HEARTBEAT_MS)):
                 assert set_to(value) is ErrorCode.none
                 for server in servers.running:
                     assert ask_group_times({"group.id": group}, server.address, 10).heartbeat_s == holds_ms / 1000
@@ -238,6 +242,7 @@ def test_configs_of_a_group_hold_at_all_servers(log: BrokerProcess, tmp_path: Pa
                 "describe_configs", 4, resources=(resource,), include_synonyms=True, include_documentation=False
             ).results
             assert {one.config_source for one in described.configs} <= {4, 5}, "none is the group's own any more"
+            assert "what its configs in the log's cluster say has no effect here" in servers.told()
 
 
 def test_who_leads_what_is_divided(servers: OffsetServers) -> None:
@@ -337,7 +342,7 @@ def test_histories_of_clients_at_the_wrong_server_while_leaders_die(
         wait_for_commits(histories)
     total = verdict(histories, wrong.address)
     record_property("commits", total.commits)
-    assert total == Verdict(total.commits, total.reads, 0, 0, 0, 0)
+    assert total.is_faultless, total
     assert total.reads > 0
     assert counts(servers)[wrong.address][1] > 0
     assert "Traceback" not in servers.told()
@@ -481,6 +486,11 @@ def test_clients_are_told_of_servers_only(one: OffsetServers) -> None:
             found = [one for topic in answer.topics for one in topic.partitions]
             assert {one.leader_id for one in found} == {leader}
             assert {node for one in found for node in (*one.replica_nodes, *one.isr_nodes)} == {leader}
+        described = client.ask("describe_topic_partitions", 0, topics=(), response_partition_limit=1_000, cursor=None)
+        assert "told" in {one.name for one in described.topics}
+        assert "__keylane_offsets" not in {one.name for one in described.topics}
+        found = [one for topic in described.topics for one in topic.partitions]
+        assert {node for one in found for node in (one.leader_id, *one.replica_nodes, *one.isr_nodes)} == {leader}
         cluster = client.ask("describe_cluster", 0, include_cluster_authorized_operations=False)
         assert {(one.broker_id, one.host, one.port) for one in cluster.brokers} == nodes
         found = client.ask("find_coordinator", 2, key="g", key_type=0)
@@ -496,7 +506,7 @@ def test_versions_whose_answers_name_brokers_are_not_offered(one: OffsetServers)
     link.close()
     assert offered[0][1] <= 9
     assert offered[1][1] <= 10
-    assert not offered.keys() & {25, 28, 75}, "offsets in transactions, and DescribeTopicPartitions"
+    assert not offered.keys() & {25, 28}, "offsets in transactions"
     assert {8, 9, 11, 27_500} <= offered.keys()
     fetch = entities("fetch", 11)
     with ProtocolClient(server.address) as client:

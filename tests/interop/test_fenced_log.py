@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -9,6 +11,7 @@ from keylane.coordinator.replicated.journal import Refused
 from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.kafka.admin import Admin
 from kit.log_writer import LogWriter
+from kit.protocol import until
 
 COMPACTED = {"cleanup.policy": "compact"}
 
@@ -52,6 +55,30 @@ def test_a_deposed_writer_is_refused(bootstrap: str) -> None:
         old.append(b"for good")
         assert isinstance(old.answer(), Refused)
         assert new.values() == [b"before", b"not fenced yet", b"mark"]
+
+
+def test_the_fence_holds_behind_compaction(bootstrap: str) -> None:
+    """Of the deposed writer's batches none is left."""
+    config = COMPACTED | {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.0"}
+    Admin({"bootstrap.servers": bootstrap}).create_topics({"compacted": 1}, config=config)
+    with LogWriter(bootstrap, "compacted") as old, LogWriter(bootstrap, "compacted") as new:
+        old.init()
+        old.append(b"same")
+        assert old.answer() == 0
+        new.init()
+
+        def compacted() -> list[bytes | None]:
+            new.append(b"same")
+            assert isinstance(new.answer(), int)
+            return list(new.values())
+
+        written = itertools.count(2)
+        until(compacted, lambda found: len(found) < next(written), within_s=60.0)
+        old.append(b"late")
+        refused = old.answer()
+        assert isinstance(refused, Refused)
+        assert "INVALID_PRODUCER_EPOCH" in refused.reason
+        assert set(new.values()) == {b"same"}
 
 
 def test_an_epoch_is_renewed_by_who_has_it_alone(bootstrap: str) -> None:

@@ -307,6 +307,27 @@ def test_a_fetch_waits_for_any_partition_of_its_session(topics: Topics, consumer
     assert 0.29 < time.monotonic() - started < LONG.total_seconds() / 2
 
 
+def test_a_partition_that_does_not_exist_ends_no_wait(topics: Topics, consumer: Consumer) -> None:
+    """Beside others: who fetches a topic that was deleted would ask over and over."""
+    (first,) = topics.create(1)
+    nobody = ("nobody", 0)
+
+    def took_s(wanted: dict[Partition, int], wait: datetime.timedelta) -> float:
+        started = time.monotonic()
+        answer = consumer.fetch(NO_SESSION, FINAL, wanted, max_wait=wait)
+        assert nobody in answer.partitions
+        return time.monotonic() - started
+
+    assert took_s({first: 0, nobody: 0}, datetime.timedelta(milliseconds=300)) > 0.29
+    assert took_s({nobody: 0}, LONG) < LONG.total_seconds() / 2, "there is nothing to wait for"
+    assert took_s({first: 1, nobody: 0}, LONG) < LONG.total_seconds() / 2, "an offset that is out of range is told"
+    consumer.send(NO_SESSION, FINAL, {first: 0, nobody: 0}, max_wait=LONG)
+    topics.append(first, b"a")
+    started = time.monotonic()
+    assert consumer.receive().values() == {first: [b"a"]}
+    assert time.monotonic() - started < LONG.total_seconds() / 2
+
+
 def test_a_session_belongs_to_no_connection(topics: Topics, consumer: Consumer, bootstrap: str) -> None:
     (first,) = topics.create(1)
     session_id = consumer.open({first: 0})

@@ -5,7 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from array import array
+from bisect import bisect_left
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from keylane.kafka.admin import Admin
@@ -31,9 +34,14 @@ class History:
         self._topic = topic
         self._partitions = partitions
         self._process: subprocess.Popen[bytes] | None = None
+        self._read_to = 0
+        """Bytes of its file."""
+        self._acknowledged_at = array("d")
+        """When each commit was, on the machine's monotonic clock."""
 
     def start(self, bootstrap: str, seed: int) -> None:
-        first = max((event.numbers[0] for event in self.events() if event.kind == "commit"), default=0)
+        # A conditional commit's own number is the last one of it, or the second where it was refused.
+        first = max((max(event.numbers) for event in self.events()), default=0)
         arguments = [bootstrap, self.group, self._topic, str(self._partitions), str(seed), str(first)]
         command = [sys.executable, "-m", "kit.offset_history", *arguments]
         with self.path.open("ab") as output:
@@ -49,7 +57,20 @@ class History:
         return read_events(self.path.read_text())
 
     def acknowledged(self) -> int:
-        return sum(event.kind == "commit" and event.ended is not None for event in self.events())
+        """Commits so far. May be asked often: it reads what is new."""
+        with self.path.open("rb") as file:
+            file.seek(self._read_to)
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read_to += len(whole)
+        commits = (event.ended for event in read_events(whole.decode()) if event.kind in ("commit", "commit_if"))
+        self._acknowledged_at.extend(ended for ended in commits if ended is not None)
+        return len(self._acknowledged_at)
+
+    def longest_silence_s(self, since: float) -> float:
+        """Between that moment and the first commit behind it, or two commits, of those that `acknowledged` has read."""
+        later = self._acknowledged_at[bisect_left(self._acknowledged_at, since) :]
+        return max((after - before for before, after in pairwise([since, *later])), default=0.0)
 
     def last_read(self, bootstrap: str) -> Event:
         """What is said in the end, to everybody."""

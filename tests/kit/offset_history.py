@@ -6,9 +6,11 @@ what it sent, what it was told, and when it began and ended, one JSON object a l
 - lost: an acknowledged commit that a later read, or the end, does not show;
 - partial: a read that shows some partitions of a commit and not others;
 - zero: a read without an offset, or with 0, after one was acknowledged;
-- backwards: a read that shows less than an earlier one.
+- backwards: a read that shows less than an earlier one;
+- passed over: a conditional commit that was made though its condition cannot have held, or refused though it held.
 
-Commit number n of a group sets every one of its partitions to n, so each of these is a comparison of numbers. A client
+Commit number n of a group sets every one of its partitions to n, so each of these is a comparison of numbers. A
+conditional one does if all of them are at the number before, or (so that some are refused) at an older one. A client
 is `python -m kit.offset_history HOST:PORT,… GROUP TOPIC PARTITIONS SEED FIRST`, which asks the next of them when one is
 gone; it goes on until its standard input ends.
 """
@@ -20,16 +22,27 @@ import itertools
 import json
 import random
 import select
+import struct
 import sys
 import time
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from keylane.wire.conditional_commit import (
+    API_KEY,
+    CONDITION_FAILED,
+    OUTCOME_UNKNOWN,
+    VERSION,
+    Condition,
+    Request,
+    encode_request,
+    read_response,
+)
 from kit.protocol import ProtocolClient, decode_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 MAX_IN_FLIGHT = 16
 COMMIT_VERSION, FETCH_VERSION = 7, 5
@@ -41,36 +54,40 @@ class Event(NamedTuple):
     """One request of a client, as it saw it."""
 
     kind: str
-    """`commit` or `read`."""
+    """`commit`, `commit_if`, `read`, or `refused`: a conditional commit that was told another offset."""
     began: float
     """When it was sent, and (`ended`) when it was answered: seconds of the machine's monotonic clock."""
     ended: float | None
     """None without an answer: whether it took effect is not known."""
     numbers: tuple[int, ...]
-    """Of a commit the one number; of a read one a partition, -1 for no offset."""
+    """Of a commit its number; of a read one a partition, -1 for no offset. Of a conditional commit the expected one and
+    its own; one that was refused has those that it was told, behind them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How often each of the four happened, in a history of so many acknowledged commits and reads."""
+    """How often each of the five happened, in a history of so many acknowledged commits, some of them conditional,
+    and reads."""
 
     commits: int
+    conditional: int
     reads: int
     lost: int
     partial: int
     zero: int
     backwards: int
+    passed_over: int
 
     @property
     def is_faultless(self) -> bool:
-        return not (self.lost or self.partial or self.zero or self.backwards)
+        return not (self.lost or self.partial or self.zero or self.backwards or self.passed_over)
 
     def __add__(self, other: Verdict) -> Verdict:
         names = self.__slots__
         return Verdict(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
-NOTHING = Verdict(0, 0, 0, 0, 0, 0)
+NOTHING = Verdict(0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def judge(events: Iterable[Event]) -> Verdict:
@@ -78,24 +95,35 @@ def judge(events: Iterable[Event]) -> Verdict:
 
     A read must show at least what was acknowledged, and what an earlier read had shown, before it was sent.
     """
-    commits = reads = lost = partial = zero = backwards = 0
+    commits = conditional = reads = lost = partial = zero = backwards = passed_over = 0
     acknowledged, shown = _Known(), _Known()
+    refused = set()
     for event in events:
+        numbers: Sequence[int] = event.numbers
         if event.ended is None:
             continue
-        if event.kind == "commit":
+        if event.kind == "commit_if":
+            expected, *numbers = event.numbers
+            conditional += 1
+            is_outdated = expected < max(acknowledged.before(event.began), shown.before(event.began))
+            passed_over += is_outdated or expected in refused
+        if event.kind in ("commit", "commit_if"):
             commits += 1
-            acknowledged.add(event.ended, event.numbers[0])
+            acknowledged.add(event.ended, numbers[0])
             continue
+        if event.kind == "refused":
+            expected, number, *numbers = event.numbers
+            passed_over += set(numbers) == {expected}
+            refused.add(number)
         reads += 1
         before = acknowledged.before(event.began)
-        lowest = min(event.numbers)
-        partial += lowest != max(event.numbers)
+        lowest = min(numbers)
+        partial += lowest != max(numbers)
         zero += lowest <= 0 < before
         lost += 0 < lowest < before
         backwards += lowest < shown.before(event.began)
         shown.add(event.ended, lowest)
-    return Verdict(commits, reads, lost, partial, zero, backwards)
+    return Verdict(commits, conditional, reads, lost, partial, zero, backwards, passed_over)
 
 
 class _Known:
@@ -145,22 +173,32 @@ class Client:
                 time.sleep(0.01)  # the broker is away
 
     def _talk(self, connection: ProtocolClient) -> None:
-        waiting: list[tuple[str, float, int]] = []
+        waiting: list[tuple[str, float, list[int]]] = []
         try:
             while not _is_over():
                 for _ in range(self._random.randint(1, MAX_IN_FLIGHT)):
-                    kind = self._random.choice(("commit", "commit", "read"))
-                    self._number += kind == "commit"
-                    waiting.append((kind, time.monotonic(), self._number))
-                    connection.send(*self._request(kind))
+                    kind = self._random.choice(("commit", "commit", "commit_if", "read"))
+                    expected = self._number - self._random.choice((0, 0, 1))
+                    self._number += kind != "read"
+                    waiting.append((kind, time.monotonic(), [expected, self._number]))
+                    if kind == "commit_if":
+                        connection.send_bytes(self._conditional(expected))
+                    else:
+                        connection.send(*self._request(kind))
                 while waiting:
-                    kind, began, number = waiting[0]
+                    kind, began, numbers = waiting[0]
                     answer = connection.receive()
-                    self._tell(kind, began, number, answer)
+                    self._tell(kind, began, numbers, answer)
                     waiting.pop(0)
         finally:
-            for kind, began, number in waiting:
-                _write(kind, began, None, [number])
+            for kind, began, numbers in waiting:
+                _write(kind, began, None, numbers[1:])
+
+    def _conditional(self, expected: int) -> bytes:
+        rows = [Condition(index, expected, self._number, -1, str(self._number)) for index in range(self._partitions)]
+        body = encode_request(Request(self._group, -1, "", None, [(self._topic, rows)]))
+        frame = struct.pack(">hhih", API_KEY, VERSION, 0, -1) + body
+        return struct.pack(">i", len(frame)) + frame
 
     def _request(self, kind: str) -> tuple[str, Any]:
         if kind == "read":
@@ -177,15 +215,26 @@ class Client:
         topic = schema.OffsetCommitRequestTopic(name=self._topic, partitions=rows)
         return "offset_commit", schema.OffsetCommitRequest(group_id=self._group, member_id="", topics=(topic,))
 
-    def _tell(self, kind: str, began: float, number: int, frame: bytes) -> None:
+    def _tell(self, kind: str, began: float, numbers: list[int], frame: bytes) -> None:
         ended = time.monotonic()
+        _, number = numbers
+        if kind == "commit_if":
+            found = read_response(frame, 4)
+            if found.error == CONDITION_FAILED:
+                told = [one.current for _, rows in found.topics for one in rows]
+                _write("refused", began, ended, [*numbers, *told])
+            elif found.error in (0, OUTCOME_UNKNOWN):
+                _write(kind, began, None if found.error else ended, numbers)
+            elif found.error not in _NOT_NOW:
+                raise AssertionError(f"conditional commit {number} of group {self._group}: error {found.error}")
+            return
         if kind == "commit":
             _, answer = decode_answer("offset_commit", COMMIT_VERSION, frame)
-            found = {int(row.error_code) for row in answer.topics[0].partitions}
-            if found == {0}:
+            codes = {int(row.error_code) for row in answer.topics[0].partitions}
+            if codes == {0}:
                 _write(kind, began, ended, [number])
-            elif len(found) != 1 or not found <= set(_NOT_NOW):
-                raise AssertionError(f"commit {number} of group {self._group}: errors {found}")
+            elif len(codes) != 1 or not codes <= set(_NOT_NOW):
+                raise AssertionError(f"commit {number} of group {self._group}: errors {codes}")
             return
         _, answer = decode_answer("offset_fetch", FETCH_VERSION, frame)
         if answer.error_code == 0:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -21,6 +22,7 @@ READY_S = 60.0
 SETTLE_S = 60.0
 BROKERS = 4
 """Ids of the log's brokers are below this."""
+_STOOD_STILL = re.compile(r"this server stood still for ([0-9.]+) s")
 _READY = re.compile(rb"keylane offset server ready on 127\.0\.0\.1:(\d+) ")
 
 
@@ -158,6 +160,10 @@ class OffsetServers:
     def told(self) -> str:
         """What all of them have logged."""
         return "".join(path.read_text() for path in sorted(self._folder.glob("server-*.log")))
+
+    def stood_still_s(self) -> Counter[float]:
+        """For how long servers had no turn, as they have logged it: frozen, or without a processor."""
+        return Counter(map(float, _STOOD_STILL.findall(self.told())))
 
 
 def pace(heartbeat_ms: int, session_ms: int) -> tuple[str, ...]:

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 WAIT_S = 60.0
 
 
-def until(condition: Callable[[], bool], what: str, wait_s: float = WAIT_S) -> None:
-    """Wait for what another thread or process brings about."""
+def until(condition: Callable[[], bool], what: str | Callable[[], str], wait_s: float = WAIT_S) -> None:
+    """Wait for what another thread or process brings about; `what` is told when it does not come."""
     deadline = time.monotonic() + wait_s
     while not condition():
-        assert time.monotonic() < deadline, f"never: {what}"
+        assert time.monotonic() < deadline, f"never: {what if isinstance(what, str) else what()}"
         time.sleep(0.01)
 
 

@@ -48,9 +48,17 @@ MUTANTS = [
     Mutant(
         "a group of one offset pays for a list of blocks",
         "coordinator/offsets/store.py",
-        "            self._groups[group] = blocks[:] if len(blocks) > 1 else blocks[0]  # a copy",
-        "            self._groups[group] = blocks[:]  # a copy",
+        "            groups[group] = blocks[:] if len(blocks) > 1 else blocks[0]  # a copy",
+        "            groups[group] = blocks[:]  # a copy",
         "property/coordinator/offsets/test_columns.py::test_a_group_of_one_or_two_entries_pays_for_its_place[1-1]",
+        "guarantee 7",
+    ),
+    Mutant(
+        "all groups are in one dictionary",
+        "coordinator/offsets/store.py",
+        "        return self._by_hash[hash(group) >> 40 & LAST_SHARE]",
+        "        return self._by_hash[0]",
+        "property/coordinator/offsets/test_columns.py::test_a_place_in_the_table_takes_no_more_while_the_table_grows",
         "guarantee 7",
     ),
     Mutant(

@@ -160,9 +160,16 @@ MUTANTS = [
     Mutant(
         "a fetch that closes its session waits for records of nothing",
         "broker/handlers/fetch.py",
-        " or not (reads or begun.session):",
+        " or not (known or resting > 0):",
         ":",
         "integration/test_broker_protocol.py::test_a_fetch_of_nothing_waits_for_nothing",
+    ),
+    Mutant(
+        "a fetch of a partition that does not exist beside others is answered at once",
+        "broker/handlers/fetch.py",
+        "for read in reads.values() if read.code not in NOBODYS]",
+        "for read in reads.values()]",
+        "interop/test_fetch_session_contract.py::test_a_partition_that_does_not_exist_ends_no_wait[keylane]",
     ),
     Mutant(
         "partitions that do not exist stand among the others",

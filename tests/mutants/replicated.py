@@ -30,6 +30,13 @@ MUTANTS = [
         f"{_UNIT}::test_a_read_waits_for_a_batch_that_begins_after_it",
     ),
     Mutant(
+        "who was away past the time of tombstones reads on",
+        _JOURNAL,
+        "        if follower.has_missed_tombstones(self._host.steady_ms()):",
+        "        if follower.has_missed_tombstones(0):",
+        "interop/test_standbys.py::test_a_standby_that_was_away_past_the_time_of_tombstones[keylane]",
+    ),
+    Mutant(
         "a refused condition does not wait for the log",
         "coordinator/offset_service.py",
         "            durable = self._journal.confirm() or self.pending.round_of(group)\n",
@@ -137,16 +144,23 @@ MUTANTS = [
     Mutant(
         "what a leader has not answered is asked again",
         _FORWARDING,
-        "                self._answer(NOBODY, frame, told)",
-        "                self._ask(link.address, frame, told)",
+        "            self._answer(LOST if link.is_open else NOBODY, frame, told)",
+        "            self._ask(link.address, frame, told)",
         f"{_FORWARDED}::test_the_next_request_goes_over_a_new_connection",
     ),
     Mutant(
         "a conditional commit whose outcome is not known is told to be refused",
         _FORWARDING,
-        "            if link.is_open and key_and_version",
-        "            if not link.is_open and key_and_version",
+        "self._answer(LOST if link.is_open else NOBODY, frame, told)",
+        "self._answer(NOBODY, frame, told)",
         f"{_FORWARDED}::test_a_leader_that_is_gone_is_answered_with_an_error_and_asked_no_more",
+    ),
+    Mutant(
+        "a conditional commit that a deposed leader may have made is told to be refused",
+        "broker/handlers/conditional_commit.py",
+        "Response(failure if is_undone else OUTCOME_UNKNOWN)",
+        "Response(failure)",
+        f"{_UNIT}::test_a_conditional_commit_of_a_deposed_leader_may_have_been_made",
     ),
     Mutant(
         "any user speaks for other clients",

@@ -21,6 +21,7 @@ from keylane.wire.conditional_commit import (
     API_KEY,
     CONDITION_FAILED,
     NO_OFFSET,
+    OUTCOME_UNKNOWN,
     VERSION,
     Condition,
     Request,
@@ -68,7 +69,8 @@ class CommitRefusedError(PeerError):
 
 
 class OutcomeUnknownError(PeerError):
-    """The connection was lost before the answer: the commit may have been made, or not. Read the offsets."""
+    """The connection was lost before the answer, or the coordinator lost its log: the commit may have been made, or
+    not. Read the offsets."""
 
 
 class Change(NamedTuple):
@@ -145,6 +147,11 @@ class ConditionalCommits:
                     "check the address, and that the broker runs"
                 )
             time.sleep(ASK_AGAIN_S)
+        if response.error == OUTCOME_UNKNOWN:
+            raise OutcomeUnknownError(
+                f"the coordinator of group {self._group!r} was lost, or lost its log, before the commit was durable: "
+                "it may have been made, or not; read the offsets"
+            )
         if response.error != 0:
             raise self._refusal(response, changes)
 

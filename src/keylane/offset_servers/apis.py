@@ -17,7 +17,7 @@ from keylane.broker.config_resources import GROUP
 from keylane.broker.dispatch import Api, decode_request, load_apis
 from keylane.broker.handlers import api_versions, describe_cluster, describe_configs, find_coordinator, list_groups
 from keylane.offset_servers import between, group_requests, known_topics
-from keylane.offset_servers.nodes import all_nodes, controller_id, node_at, pair, told_metadata
+from keylane.offset_servers.nodes import all_nodes, controller_id, node_at, pair, told_metadata, told_partitions
 from keylane.offset_servers.relay import Passed
 from keylane.wire import codes
 from keylane.wire.own_apis import BEGIN_FORWARDING, REQUEST_COUNTS, VERSION
@@ -38,7 +38,7 @@ HERE = ("sasl_authenticate", "sasl_handshake")
 """Served by the embedded broker's handlers, besides those of `group_requests`."""
 WITH_TOPIC_IDS = ("consumer_group_describe", "consumer_group_heartbeat")
 """Offered where the log's brokers tell topics' ids."""
-DESCRIBE_CONFIGS = 32
+DESCRIBE_CONFIGS, DESCRIBE_TOPIC_PARTITIONS = 32, 75
 API_VERSIONS, DESCRIBE_CLUSTER, FIND_COORDINATOR, LIST_GROUPS, METADATA = 18, 60, 10, 16, 3
 PASSED_ON = {
     0: ("produce", 9),
@@ -60,8 +60,9 @@ PASSED_ON = {
     44: ("incremental_alter_configs", 1),
     61: ("describe_producers", 0),
     65: ("describe_transactions", 0),
+    75: ("describe_topic_partitions", 0),
 }
-"""By key: its name, and the newest version of which answers name no broker."""
+"""By key: its name, and the newest version of which answers name no broker, or name it where it can be rewritten."""
 NEWEST_METADATA = 12
 
 Versions = dict[int, tuple[int, int]]
@@ -196,6 +197,12 @@ def passed_on(
             "metadata", version, frame, lambda answer: told_metadata(answer, servers(), names)
         )
     )
+    if DESCRIBE_TOPIC_PARTITIONS in known:
+        known[DESCRIBE_TOPIC_PARTITIONS] = known[DESCRIBE_TOPIC_PARTITIONS]._replace(
+            rewrite=lambda version, frame: _rewritten(
+                "describe_topic_partitions", version, frame, lambda answer: told_partitions(answer, servers(), names)
+            )
+        )
     ours = load_apis()[FIND_COORDINATOR]
     coordinator = Passed("find_coordinator", ours.min_version, min(ours.max_version, offered[FIND_COORDINATOR][1]))
     known[FIND_COORDINATOR] = coordinator._replace(

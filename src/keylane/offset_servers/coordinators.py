@@ -1,7 +1,7 @@
 """`Coordinators`: the coordinators of all offsets partitions as one, which is what handlers ask.
 
 A group's is the one of its offsets partition; it answers NOT_COORDINATOR while another server leads that. `Nobody`
-answers so always.
+answers so always, and `Lost` for one that may have done what it was asked.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from keylane.coordinator.consumer_groups.protocol import JOIN, ConsumerGroupDesc
 from keylane.coordinator.formats import partition_for
 from keylane.coordinator.groups.protocol import GroupDescription, JoinAnswer, SyncAnswer
 from keylane.wire import codes
+from keylane.wire.conditional_commit import OUTCOME_UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,3 +157,12 @@ class Nobody:
     @staticmethod
     def describe(group: str) -> tuple[int, GroupDescription]:
         return codes.NOT_COORDINATOR, GroupDescription(group, "", "", "", ())
+
+
+class Lost(Nobody):
+    """What is said of a request that a leader had not answered when it was lost: it may have been done. Whoever commits
+    offsets commits them again, as at Apache Kafka; a conditional commit would fail on its own success."""
+
+    @staticmethod
+    def commit_if(*_: object, **__: object) -> int:
+        return OUTCOME_UNKNOWN

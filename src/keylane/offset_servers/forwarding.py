@@ -4,9 +4,9 @@ takes any request).
 The idea: a client's connection has one to each leader that its requests are for, on which they are asked in order; who
 waits for long (JoinGroup, SyncGroup) holds up its own client alone, and ends with it. Such a connection begins with
 BeginForwarding: what comes on it is answered by whom it reaches, so no request goes from server to server. Nothing is
-sent twice: what a leader has not answered when its connection ends is refused with NOT_COORDINATOR. Nothing is sent
-late: a server that stood still refuses what has waited for it meanwhile, since its client may have gone on elsewhere,
-and an older commit would come behind a newer one.
+sent twice: what a leader has not answered when its connection ends is refused with NOT_COORDINATOR, or told that its
+outcome is not known. Nothing is sent late: a server that stood still refuses what has waited for it meanwhile, since
+its client may have gone on elsewhere, and an older commit would come behind a newer one.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from keylane.broker.dispatch import Later, MalformedRequestError, decode_request
 from keylane.kafka.fenced_log import steady_s
 from keylane.kafka.link import login_requests
 from keylane.offset_servers.between import Counts, begin_forwarding
-from keylane.offset_servers.coordinators import Nobody
+from keylane.offset_servers.coordinators import Lost, Nobody
 from keylane.offset_servers.group_requests import divided, groups_of, joined, key_and_version, of_leaders
 from keylane.offset_servers.upstream import SIZE, Upstream
-from keylane.wire import codes, conditional_commit
+from keylane.wire import codes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -325,11 +325,7 @@ class Forwarder:
         """A link is not used again; what its leader has not answered is refused."""
         del self._links[link.address]
         for frame, told in unanswered:
-            if link.is_open and key_and_version(frame)[0] == conditional_commit.API_KEY:
-                # Whether it was made is not known, and an error would say that it was not.
-                self._client.close()
-            else:
-                self._answer(NOBODY, frame, told)
+            self._answer(LOST if link.is_open else NOBODY, frame, told)
 
     def _answer(self, node: Node, frame: bytes, told: Told) -> None:
         """Have this node's handlers answer a request."""
@@ -365,4 +361,11 @@ class _NobodysNode:
     coordinator = Nobody()
 
 
+class _LostNode:
+    """Says of every request that whoever leads its group was lost meanwhile."""
+
+    coordinator = Lost()
+
+
 NOBODY = cast("Node", _NobodysNode())
+LOST = cast("Node", _LostNode())

@@ -29,6 +29,8 @@ ID_BITS = 30
 """Java and kafka-python give a coordinator's connection the id 2^31 - 1 - id: that is never another node's."""
 LAST_PORT = 65_535
 NO_NODE = -1
+NAMING_NODES = ("replica_nodes", "isr_nodes", "offline_replicas", "eligible_leader_replicas", "last_known_elr")
+"""Fields of a partition that have brokers' ids, beside its leader's; not all answers have all of them."""
 
 
 class Cluster(NamedTuple):
@@ -106,6 +108,12 @@ def told_metadata(answer: Entity, servers: Sequence[Address], hidden: frozenset[
     return dataclasses.replace(answer, **changes)
 
 
+def told_partitions(answer: Entity, servers: Sequence[Address], hidden: frozenset[str]) -> Entity:
+    """A broker's answer to DescribeTopicPartitions, in the same way."""
+    topics = tuple(_told_topic(one, servers) for one in answer.topics if one.name not in hidden)
+    return dataclasses.replace(answer, topics=topics)
+
+
 def _told_topic(topic: Entity, servers: Sequence[Address]) -> Entity:
     partitions = tuple(_told_partition(topic.name, one, servers) for one in topic.partitions)
     return dataclasses.replace(topic, partitions=partitions)
@@ -115,8 +123,8 @@ def _told_partition(topic: str | None, partition: Entity, servers: Sequence[Addr
     server = server_for(servers, f"{topic}-{partition.partition_index}")
     changes: dict[str, object] = {
         name: tuple(_told_id(one, server) for one in getattr(partition, name))
-        for name in ("replica_nodes", "isr_nodes", "offline_replicas")
-        if hasattr(partition, name)
+        for name in NAMING_NODES
+        if getattr(partition, name, None)
     }
     return dataclasses.replace(partition, leader_id=_told_id(partition.leader_id, server), **changes)
 

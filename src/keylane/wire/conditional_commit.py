@@ -11,8 +11,8 @@ Both sides, the broker's and the client's, with Kafka's primitives (not flexible
                 topics ARRAY of (name STRING, partitions ARRAY of (
                     partition_index INT32, error_code INT16, current_offset INT64))
 
-Everything is committed (error_code 0), or nothing is. The key is the two letters "kl"; Kafka's own are below 100, and
-brokers that do not list it in ApiVersions close the connection on it.
+Everything is committed (error_code 0), or nothing is, or nobody knows which (27501). The key is the two letters "kl";
+Kafka's own are below 100, and brokers that do not list it in ApiVersions close the connection on it.
 
 Source: S1's open question ("update the offset to x, iff the current offset is y").
 """
@@ -32,6 +32,9 @@ API_KEY = int.from_bytes(b"kl", "big")
 VERSION = 0
 CONDITION_FAILED = 27_500
 """An error code of this API only: a partition's current offset is not the expected one."""
+OUTCOME_UNKNOWN = 27_501
+"""An error code of this API only: it was about to be committed when the coordinator lost its log, or was lost itself.
+Kafka's own errors would say that it can be tried again, and the second try would fail on the first one's success."""
 NO_OFFSET = -1
 
 _CONDITION = struct.Struct(">iqqi")

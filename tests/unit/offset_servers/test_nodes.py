@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import uuid
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from keylane.offset_servers.nodes import (
     same_ids,
     server_for,
     told_metadata,
+    told_partitions,
 )
 from keylane.wire.versions import encode_response, entity, read_response, response_module
 
@@ -126,6 +128,49 @@ def test_an_answer_tells_of_pairs_only(version: int) -> None:
         assert partition.leader_id == ids[leader]
         assert partition.replica_nodes == tuple(ids[one] for one in (1, 2, 7))
         assert partition.isr_nodes == tuple(ids[one] for one in (2, 7))
+
+
+def test_a_description_of_partitions_tells_of_pairs_only() -> None:
+    module = response_module("describe_topic_partitions", 0)
+    rows = [
+        entity(
+            module.DescribeTopicPartitionsResponsePartition,
+            error_code=ErrorCode.none,
+            partition_index=index,
+            leader_id=leader,
+            leader_epoch=3,
+            replica_nodes=(1, 2, 7),
+            isr_nodes=(2, 7),
+            eligible_leader_replicas=eligible,
+            last_known_elr=eligible and (7, 1),
+            offline_replicas=(1,),
+        )
+        for index, (leader, eligible) in enumerate(((1, (2,)), (-1, None)))
+    ]
+    topic = entity(
+        module.DescribeTopicPartitionsResponseTopic,
+        error_code=ErrorCode.none,
+        name="flights",
+        topic_id=uuid.UUID(int=1),
+        is_internal=False,
+        partitions=tuple(rows),
+        topic_authorized_operations=0,
+    )
+    answer = entity(
+        module.DescribeTopicPartitionsResponse,
+        throttle_time=datetime.timedelta(0),
+        topics=(topic, dataclasses.replace(topic, name="hidden")),
+        next_cursor=None,
+    )
+    told = told_partitions(answer, SERVERS, frozenset({"hidden"}))
+    assert [one.name for one in told.topics] == ["flights"]
+    first, second = told.topics[0].partitions
+    ids = {broker: node_at(pair(server_for(SERVERS, "flights-0"), broker)).node_id for broker in BROKERS}
+    assert (first.leader_id, second.leader_id) == (ids[1], -1)
+    assert (first.eligible_leader_replicas, second.eligible_leader_replicas) == ((ids[2],), None)
+    assert (first.last_known_elr, second.last_known_elr) == ((ids[7], ids[1]), None)
+    named = (first.replica_nodes, first.isr_nodes, first.offline_replicas)
+    assert named == tuple(tuple(ids[one] for one in some) for some in ((1, 2, 7), (2, 7), (1,)))
 
 
 def test_the_members_say_who_leads_what() -> None:

@@ -11,14 +11,25 @@ from typing import TYPE_CHECKING
 from keylane.broker.dispatch import Later, failure_of
 from keylane.coordinator.formats import TopicCommit
 from keylane.coordinator.offset_service import CommitRequest
+from keylane.storage.filesystem import NoRoomError
+from keylane.wire import codes
 from keylane.wire.conditional_commit import API_KEY as API_KEY
-from keylane.wire.conditional_commit import VERSION, Outcome, Request, Response, encode_response, read_request
+from keylane.wire.conditional_commit import (
+    OUTCOME_UNKNOWN,
+    VERSION,
+    Outcome,
+    Request,
+    Response,
+    encode_response,
+    read_request,
+)
 from keylane.wire.versions import RequestSchema
 
 if TYPE_CHECKING:
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
     from keylane.coordinator.offset_service import ConditionalResult
+    from keylane.storage.shared_sync import Round
 
 MIN_VERSION = VERSION
 MAX_VERSION = VERSION
@@ -58,9 +69,15 @@ def begin(request: Request, header: RequestHeader, node: Node) -> bytes | Later:
 
 def _answer(request: Request, result: ConditionalResult) -> bytes:
     if failure := failure_of(result.durable):
-        return encode_response(Response(failure))
+        is_undone = result.error != codes.NONE or _left_nothing(result.durable)
+        return encode_response(Response(failure if is_undone else OUTCOME_UNKNOWN))
     topics = [
         (topic, [Outcome(one.partition, *found) for one, *found in zip(rows, errors, current, strict=True)])
         for (topic, rows), errors, current in zip(request.topics, result.errors, result.current, strict=True)
     ]
     return encode_response(Response(result.error, topics))
+
+
+def _left_nothing(durable: Round | None) -> bool:
+    """Whether a round that failed took back what it had written: where a disk is full, and nowhere else."""
+    return durable is not None and isinstance(durable.exception(), NoRoomError)

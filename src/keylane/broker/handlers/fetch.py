@@ -93,8 +93,10 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]
                 reads[partition] = read = _read_of(node, partition, how, committed_only=committed_only)
                 await read.locate()
         missing = min(request.min_bytes, max_bytes) - sum(read.available for read in reads.values())
-        is_right = all(read.code == codes.NONE for read in reads.values())
-        if missing <= 0 or not goes_on or not is_right or not (reads or begun.session):
+        # As in Apache Kafka, what does not exist is left out: beside a deleted topic a consumer waits for the others.
+        known = [read.code for read in reads.values() if read.code not in NOBODYS]
+        resting = 0 if begun.session is None else len(begun.session.partitions) - len(reads)
+        if missing <= 0 or not goes_on or any(known) or not (known or resting > 0):
             break
         logs = [read.log for read in reads.values() if read.log is not None]
         listeners = [log.stable_listeners if committed_only else log.listeners for log in logs]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator.formats import NO_LEADER_EPOCH, NO_TIMESTAMP, OffsetValue
@@ -30,6 +31,13 @@ NO_OFFSET = -1
 
 NOTHING = NO_OFFSET, NO_LEADER_EPOCH
 NOTHING_BESIDE = "", NO_TIMESTAMP
+
+Blocks = bytes | list[bytes]
+"""Rows in the order of their keys: one block, or several."""
+
+SHARES = (6, 6, 7, 7, 8, 9, 10, 11)
+"""Of the parts of a `GroupTable`; in all a power of two. The next one is about an eighth root of two times as large."""
+LAST_SHARE = sum(SHARES) - 1
 
 Besides = dict[int, tuple[str, int]]
 """By partition: metadata and expire timestamp, where there are any."""
@@ -113,6 +121,34 @@ class TopicMarks:
             self._free.append(number)
 
 
+class GroupTable:
+    """Owned by the store: blocks of rows by group, in dictionaries of unlike sizes.
+
+    A dictionary that is full doubles: a group's place takes 22 bytes in a full one, and 44 in one that has just grown.
+    These grow one after the other, so a place takes 25 to 35 bytes on the whole, and no growth holds up everybody for
+    as long.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[dict[str, Blocks]] = [{} for _ in SHARES]
+        self._by_hash = [part for part, share in zip(self._parts, SHARES, strict=True) for _ in range(share)]
+
+    def of(self, group: str) -> dict[str, Blocks]:
+        """The dictionary that this group is in, or would be."""
+        # Not the lowest bits, by which a dictionary divides its own.
+        return self._by_hash[hash(group) >> 40 & LAST_SHARE]
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(self._parts)
+
+    def __contains__(self, group: str) -> bool:
+        return group in self.of(group)
+
+    def clear(self) -> None:
+        for part in self._parts:
+            part.clear()
+
+
 class OffsetStore:
     """Every committed offset, by group and topic.
 
@@ -120,8 +156,7 @@ class OffsetStore:
     """
 
     def __init__(self) -> None:
-        self._groups: dict[str, bytes | list[bytes]] = {}
-        """Blocks in the order of their keys."""
+        self._groups = GroupTable()
         self._marks = TopicMarks()
         self._size = 0
 
@@ -135,7 +170,7 @@ class OffsetStore:
     @property
     def groups(self) -> Iterable[str]:
         """Every group with at least one committed offset."""
-        return self._groups.keys()
+        return self._groups
 
     def clear(self) -> None:
         self._groups.clear()
@@ -144,15 +179,16 @@ class OffsetStore:
 
     def _blocks(self, group: str) -> list[bytes]:
         """Those of this group, as a list to be changed and given to `_keep`."""
-        kept = self._groups.get(group)
+        kept = self._groups.of(group).get(group)
         return kept if isinstance(kept, list) else [] if kept is None else [kept]
 
     def _keep(self, group: str, blocks: list[bytes], mark: bytes, more: int) -> None:
         """These blocks are the group's, with so many more entries of this topic."""
+        groups = self._groups.of(group)
         if blocks:
-            self._groups[group] = blocks[:] if len(blocks) > 1 else blocks[0]  # a copy has no room to grow
+            groups[group] = blocks[:] if len(blocks) > 1 else blocks[0]  # a copy has no room to grow
         else:
-            self._groups.pop(group, None)
+            groups.pop(group, None)
         if more:
             self._size += more
             self._marks.count(mark, more)
@@ -163,13 +199,14 @@ class OffsetStore:
         """One offset without metadata and expiry."""
         mark = self._marks.of(topic)
         row = rows.row_of(mark, partition, offset, leader_epoch, timestamp_ms, log_offset)
-        kept = self._groups.get(group)
+        groups = self._groups.of(group)
+        kept = groups.get(group)
         if kept is None:
             self._keep(group, [row], mark, 1)
             return
         key = row[:KEY_BYTES]
         if len(kept) == KEPT_ROW_BYTES and isinstance(kept, bytes) and kept.startswith(key):  # as of most groups
-            self._groups[group] = row
+            groups[group] = row
             return
         place = 0 if isinstance(kept, bytes) else rows.place_of(kept, key)
         block = kept if isinstance(kept, bytes) else kept[place]
@@ -182,7 +219,7 @@ class OffsetStore:
             blocks[place : place + 1] = rows.divided(rows.with_rows(block, -1 - at, 0, row))
             self._keep(group, blocks, mark, 1)
         elif isinstance(kept, bytes):
-            self._groups[group] = rows.with_row(block, at, row)
+            groups[group] = rows.with_row(block, at, row)
         else:
             kept[place] = rows.with_row(block, at, row)
 
@@ -290,7 +327,7 @@ class OffsetStore:
 
     def one_of(self, group: str) -> OneOffset | None:
         """All of this group, when it is one offset without metadata."""
-        kept = self._groups.get(group)
+        kept = self._groups.of(group).get(group)
         if isinstance(kept, bytes) and len(kept) == KEPT_ROW_BYTES:
             return self._marks.topic(kept[:MARK_BYTES]), *rows.read_row(kept)
         return None
@@ -315,7 +352,7 @@ class OffsetStore:
 
     def _find(self, group: str, topic: str, partition: int) -> tuple[bytes, int] | None:
         """The block that has this partition, and in which row."""
-        kept, mark = self._groups.get(group), self._marks.known(topic)
+        kept, mark = self._groups.of(group).get(group), self._marks.known(topic)
         if kept is None or mark is None:
             return None
         key = rows.key_of(mark, partition)
@@ -333,7 +370,7 @@ class OffsetStore:
 
     def plain(self, group: str, topic: str, partition: int) -> tuple[int, int] | None:
         """Offset and leader epoch (-1 for none), or None where the partition has metadata or an expiry."""
-        kept, mark = self._groups.get(group), self._marks.known(topic)
+        kept, mark = self._groups.of(group).get(group), self._marks.known(topic)
         if kept is None or mark is None:
             return NOTHING
         if len(kept) == KEPT_ROW_BYTES and isinstance(kept, bytes):  # as of most groups

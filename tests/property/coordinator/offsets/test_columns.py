@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from keylane.coordinator.formats import OffsetValue, TopicCommit
 from keylane.coordinator.offsets import rows
 from keylane.coordinator.offsets.rows import Columns
-from keylane.coordinator.offsets.store import OffsetStore, TopicOffsets
+from keylane.coordinator.offsets.store import SHARES, GroupTable, OffsetStore, TopicOffsets
 
 MAX_TIMESTAMP = 2**48 - 1
 PARTITION = st.integers(0, 12) | st.integers(0, 2**31 - 1)
@@ -27,8 +27,8 @@ VALUE = st.builds(
     st.sampled_from([-1, -1, 2**62]),
 )
 MAX_BYTES_AN_ENTRY = 64
-PLACE_OF_A_GROUP = 44
-"""In a dictionary that has just grown."""
+PLACE_OF_A_GROUP = 35
+"""In the table of groups, however full its parts are."""
 
 
 @st.composite
@@ -190,10 +190,26 @@ def test_an_entry_takes_at_most_64_bytes(groups: int, topics: int, partitions: i
 
 @pytest.mark.parametrize(("topics", "partitions"), [(1, 1), (1, 2), (2, 1)])
 def test_a_group_of_one_or_two_entries_pays_for_its_place(topics: int, partitions: int) -> None:
-    """64 bytes for an entry and 96 for two, and the group's place in the dictionary, full or not."""
-    for groups in (5_400, 5_500):
+    """64 bytes for an entry and 96 for two, and the group's place in the table."""
+    for groups in (4_800, 5_400):
         size = bytes_an_entry(groups, topics, partitions) * topics * partitions
         assert size <= 32 + 32 * topics * partitions + PLACE_OF_A_GROUP
+
+
+def test_a_place_in_the_table_takes_no_more_while_the_table_grows() -> None:
+    """A single dictionary has 44 bytes an entry when it has just grown: not less than 100 with the entry's 64."""
+    table = GroupTable()
+    parts = {}
+    sizes = []
+    for number in range(700_000):  # from 350,000 on each part grows once, with indexes of 32 bits
+        part = table.of(name := f"consumer-group-{number:06d}")
+        part[name] = b""
+        parts[id(part)] = part
+        if number >= 350_000 and number % 1_000 == 0:
+            sizes.append(sum(map(sys.getsizeof, parts.values())) / number)
+    assert len(parts) == len(SHARES)
+    assert max(sizes) <= PLACE_OF_A_GROUP
+    assert sum(1 for _ in table) == 700_000
 
 
 @pytest.mark.parametrize(("topics", "partitions"), [(1, 1), (1, 8), (1, 50), (20, 1)])

@@ -12,7 +12,7 @@ from kio.serial import entity_reader
 
 from keylane.broker.config import BrokerConfig
 from keylane.broker.dispatch import Later, RequestHeader
-from keylane.broker.handlers import offset_commit, offset_fetch
+from keylane.broker.handlers import conditional_commit, offset_commit, offset_fetch
 from keylane.coordinator.consumer_groups.protocol import HeartbeatRequest
 from keylane.coordinator.coordinator import Coordinator
 from keylane.coordinator.formats import Records, TopicCommit, encode_batch, encode_records
@@ -37,7 +37,7 @@ from keylane.storage.producers import ProducerEpochError, Producers
 from keylane.storage.shared_sync import Round
 from keylane.wire import codes
 from keylane.wire.batches import HEADER, decode_records, read_header
-from keylane.wire.conditional_commit import CONDITION_FAILED
+from keylane.wire.conditional_commit import CONDITION_FAILED, OUTCOME_UNKNOWN, Condition, Request, read_response
 from keylane.wire.versions import response_type
 
 if TYPE_CHECKING:
@@ -510,5 +510,34 @@ def test_clients_of_a_deposed_leader_are_told_who_it_is_not() -> None:
         refused = await answered(second, offset_commit, 8, CommitRequest("g", topics))
         assert refused.topics[0].partitions[0].error_code == codes.NOT_COORDINATOR
         assert await third.offsets() == [6, -1, 6]
+
+    run(check())
+
+
+async def answered_if(server: Server, expected: int, offset: int) -> int:
+    """The error of a conditional commit, as a handler tells it."""
+    topics = [("flights", [Condition(0, expected, offset, -1, "")])]
+    node: Any = SimpleNamespace(coordinator=server.coordinator)
+    header = RequestHeader(conditional_commit.API_KEY, 0, 1, None, "h")
+    told = conditional_commit.begin(Request("g", -1, "", None, topics), header, node)
+    while isinstance(told, Later):
+        await asyncio.wait({told.durable})
+        told = told.finish()
+    return read_response(told).error
+
+
+def test_a_conditional_commit_of_a_deposed_leader_may_have_been_made() -> None:
+    """Only who was refused, or came too late, is told that it can be tried again."""
+
+    async def check() -> None:
+        log = MemoryLog()
+        leaders = [await Server(log, "0").start()]
+        assert await answered_if(leaders[0], -1, 5) == codes.NONE
+        leaders.append(await Server(log, "1").start())
+        assert await answered_if(leaders[0], 5, 6) == OUTCOME_UNKNOWN
+        assert await answered_if(leaders[0], 5, 6) == codes.NOT_COORDINATOR, "it knows now, and appends nothing"
+        leaders.append(await Server(log, "2").start())
+        assert await answered_if(leaders[1], 7, 8) == codes.NOT_COORDINATOR, "another offset is there: nothing is made"
+        assert await answered_if(leaders[2], 5, 6) == codes.NONE
 
     run(check())
