@@ -13,11 +13,12 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
+from lanes.picture import by_second, quantile
+
 import keylane as kl
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer
 from keylane.spark import CarryOver, acknowledged, parallel_map
-from lanes.picture import by_second, quantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,9 +96,7 @@ def _ways(*, connector: bool) -> dict[str, Any]:
     return ours | {"Spark's connector, with threads": _connectors} if connector else ours
 
 
-def _stream(
-    spark: SparkSession, servers: str, folder: Path, way: Any, seconds: int, *, trouble: bool = False
-) -> Ended:
+def _stream(spark: SparkSession, servers: str, folder: Path, way: Any, seconds: int, *, trouble: bool = False) -> Ended:
     name = f"slow-{time.time_ns()}"
     Admin({"bootstrap.servers": servers}).create_topics({name: PARTITIONS})
     ended: list[tuple[float, bool, float]] = []
@@ -124,8 +123,8 @@ def _stream(
 
 
 def _produce(servers: str, topic: str, seconds: int, *, trouble: bool = False) -> None:
-    """`RATE` records a second. A value: when it was made, until when its service is in trouble, and in which; "same" has
-    the key of one that is."""
+    """`RATE` records a second. A value: when it was made, until when its service is in trouble, and in which; "same"
+    has the key of one that is."""
     places = {SLOW_AT_S * PORTIONS: "hangs", FAILING_AT_S * PORTIONS: "fails"} if trouble else {}
     keys = {place % KEYS for place in places}
     portion, begun = RATE // PORTIONS, time.time()
@@ -207,7 +206,9 @@ def _connectors(spark: SparkSession, servers: str, topic: str, folder: Path, sin
     from keylane.spark.structured.arrow_map import map_in_arrow
 
     frame = _source(spark, "kafka", servers, topic, {})
-    mapped = map_in_arrow(frame, work, StructType([StructField("made", DoubleType()), StructField("other", BooleanType())]))
+    mapped = map_in_arrow(
+        frame, work, StructType([StructField("made", DoubleType()), StructField("other", BooleanType())])
+    )
     return mapped.writeStream.foreachBatch(sink).option("checkpointLocation", str(folder / "checkpoint")).start()
 
 

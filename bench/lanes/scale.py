@@ -57,8 +57,8 @@ LOST = JobFailure("died", "the player was killed")
 
 
 class Played:
-    """A lane's consumer that has its partitions and does nothing. A busy one's snapshots are other each time in all that
-    moves with records, and its `processed` says when one was made."""
+    """A lane's consumer that has its partitions and does nothing. A busy one's snapshots are other each time in all
+    that moves with records, and its `processed` says when one was made."""
 
     def __init__(self, lane: int, *, busy: bool) -> None:
         self._lane = lane
@@ -82,8 +82,16 @@ class Played:
             for one in range(PARTITIONS)
         )
         took = Histogram((0,) * 15 + (now_ms,) * 3 + (0,) * (BUCKETS - 18), float(now_ms))
-        moves = dict.fromkeys(("processed", "produced", "commits", "in_flight", "buffered", "handed_over"), now_ms)
-        return Snapshot(**moves, handler_latency=took, partitions=partitions)
+        return Snapshot(
+            processed=now_ms,
+            produced=now_ms,
+            commits=now_ms,
+            in_flight=now_ms,
+            buffered=now_ms,
+            handed_over=now_ms,
+            handler_latency=took,
+            partitions=partitions,
+        )
 
     def pause(self, partitions: Any = None) -> None: ...
     def resume(self, partitions: Any = None) -> None: ...

@@ -412,13 +412,14 @@ MUTANTS = [
         "what a lane could not report to a driver that did not keep up is never told",
         "spark/channel.py",
         "        if self._writable.poll(0):\n            self.post(self._sent.report(snapshot))\n",
-        "        report = self._sent.report(snapshot)\n        if self._writable.poll(0):\n            self.post(report)\n",
+        "        left_out = self._sent.report(snapshot)\n"
+        "        if self._writable.poll(0):\n            self.post(left_out)\n",
         "unit/spark/test_spark_channel.py::test_what_was_left_out_of_a_report_is_in_the_next",
     ),
     Mutant(
         "a partition that a lane has lost stays in what the driver shows of it",
         "spark/reports.py",
-        "now = list(partitions[:count])",
+        "now = list(partitions[:size])",
         "now = list(partitions)",
         "property/spark/test_lane_reports.py::test_the_driver_has_what_the_lane_sent",
     ),

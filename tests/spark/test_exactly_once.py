@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from keylane.broker.process import BrokerProcess
 
 PROGRAM = Path(__file__).with_name("exactly_once_program.py")
-PATIENCE_S = 240.0
+PATIENCE_S = 240
 _numbers = itertools.count()
 
 

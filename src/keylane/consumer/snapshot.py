@@ -208,8 +208,7 @@ class Snapshot:
     def changed(self, values: Mapping[str, object]) -> Snapshot:
         """With other values of these fields. `dataclasses.replace` would set all of them by a call each."""
         made = object.__new__(Snapshot)
-        made.__dict__.update(self.__dict__)
-        made.__dict__.update(values)
+        vars(made).update(vars(self), **values)
         return made
 
     def merge(self, other: Snapshot) -> Snapshot:

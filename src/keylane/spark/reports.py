@@ -29,7 +29,7 @@ class Report(NamedTuple):
     """Their counts and sums, by the names of their fields."""
     partitions: dict[int, tuple[object, ...]]
     """By their places among all."""
-    count: int
+    size: int
     """Partitions that there are now."""
 
 
@@ -61,10 +61,10 @@ class Heard:
 
     def take(self, report: Report) -> Snapshot:
         """The snapshot that the lane has sent: the one before itself, when nothing is other."""
-        values, histograms, changed, count = report
+        values, histograms, changed, size = report
         partitions = self._last.partitions
-        if changed or count != len(partitions):
-            now = list(partitions[:count])
+        if changed or size != len(partitions):
+            now = list(partitions[:size])
             for at, one in changed.items():
                 now[at : at + 1] = (_partition(one),)  # the last ones may be new
             values["partitions"] = tuple(now)
