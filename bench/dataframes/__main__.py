@@ -43,7 +43,7 @@ def measure(part: str, spark: SparkSession, servers: str, options: argparse.Name
         return calls.run(spark, options.repeat)
     if part == "rest":
         return slow.at_rest(spark, servers, folder / "rest", options.repeat, connector=options.connector)
-    return picture.by_second(slow.run(spark, servers, folder / "slow", connector=options.connector))
+    return slow.run(spark, servers, folder / "slow", connector=options.connector)
 
 
 def main() -> int:

@@ -81,14 +81,17 @@ def markdown(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         ),
         table(
             "**A record whose service hangs for 10 s, and one that is refused for 10 s; 200 records a second**",
-            ("way", "records", "p50", "p99", "seconds in which nothing ended"),
+            ("way", "records", "p50", "p99", "other keys: p50", "p99", "seconds in which nothing ended", "load"),
             [
                 (
                     one["way"],
                     f"{one['records']:,}",
                     f"{one['p50_ms']:,.0f} ms",
                     f"{one['p99_ms']:,.0f} ms",
+                    f"{one['others_p50_ms']:,.0f} ms",
+                    f"{one['others_p99_ms']:,.0f} ms",
                     one["seconds_without_a_record"],
+                    f"{one['load']:.1f}",
                 )
                 for one in found.get("slow", ())
             ],

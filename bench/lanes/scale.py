@@ -14,7 +14,7 @@ import pickle
 import threading
 import time
 import uuid
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import keylane as kl
 from keylane.consumer.snapshot import PartitionSnapshot, Snapshot
+from keylane.flow.workers import BUCKETS, Histogram
 from keylane.spark.jobs import JobFailure
 from keylane.spark.lanes import run_lane
 from keylane.spark.listeners import Listeners
@@ -31,7 +32,7 @@ from keylane.spark.restarts import RestartLimits
 from keylane.spark.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from multiprocessing.connection import Connection
 
     from keylane.consumer.intake import Liveness
@@ -56,10 +57,12 @@ LOST = JobFailure("died", "the player was killed")
 
 
 class Played:
-    """A lane's consumer that has its partitions and does nothing. Its `processed` says when a snapshot was made."""
+    """A lane's consumer that has its partitions and does nothing. A busy one's snapshots are other each time in all
+    that moves with records, and its `processed` says when one was made."""
 
-    def __init__(self, lane: int) -> None:
+    def __init__(self, lane: int, *, busy: bool) -> None:
         self._lane = lane
+        self._busy = busy
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -72,13 +75,23 @@ class Played:
         self._stopped.set()
 
     def snapshot(self) -> Snapshot:
-        now_ms = int(time.time() * 1000)
+        now_ms = int(time.time() * 1000) if self._busy else 0
         first = self._lane * PARTITIONS
         partitions = tuple(
             PartitionSnapshot("t", first + one, now_ms, now_ms, now_ms - 1, 0, now_ms, now_ms, 50, remaining=0)
             for one in range(PARTITIONS)
         )
-        return Snapshot(processed=now_ms, partitions=partitions)
+        took = Histogram((0,) * 15 + (now_ms,) * 3 + (0,) * (BUCKETS - 18), float(now_ms))
+        return Snapshot(
+            processed=now_ms,
+            produced=now_ms,
+            commits=now_ms,
+            in_flight=now_ms,
+            buffered=now_ms,
+            handed_over=now_ms,
+            handler_latency=took,
+            partitions=partitions,
+        )
 
     def pause(self, partitions: Any = None) -> None: ...
     def resume(self, partitions: Any = None) -> None: ...
@@ -103,12 +116,12 @@ def _handle(record: kl.Record) -> None: ...
 PIPELINE = kl.Pipeline(kafka={"bootstrap.servers": "none:1", "group.id": "g"}, topics=["t"], handler=_handle)
 
 
-def play(pipe: Connection[Any, Any]) -> None:
+def play(pipe: Connection[Any, Any], *, busy: bool) -> None:
     """A player's process: it runs the lanes that it is given, and returns how each ended."""
     sending = threading.Lock()
 
     def one(number: int, task: LaneTask) -> None:
-        outcome = run_lane(task, PIPELINE, lambda _, task: Played(task.lane), 0)
+        outcome = run_lane(task, PIPELINE, lambda _, task: Played(task.lane, busy=busy), 0)
         with sending:
             pipe.send((number, outcome))
 
@@ -121,10 +134,10 @@ def play(pipe: Connection[Any, Any]) -> None:
 class Player:
     """One player, from the driver's side. When it ends, all of its lanes' jobs have died."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, busy: bool) -> None:
         ours, theirs = get_context("spawn").Pipe()
         self._pipe = ours
-        self.process = get_context("spawn").Process(target=play, args=(theirs,), daemon=True)
+        self.process = get_context("spawn").Process(target=play, args=(theirs,), kwargs={"busy": busy}, daemon=True)
         self.process.start()
         theirs.close()
         self._jobs: dict[int, Callable[[JobResult], None]] = {}
@@ -150,13 +163,14 @@ class Player:
 class Jobs:
     """Spark, as the supervisor sees it: a lane's job runs in the player that has its place."""
 
-    def __init__(self) -> None:
-        self.players = [Player() for _ in range(PLAYERS)]
+    def __init__(self, *, busy: bool) -> None:
+        self._busy = busy
+        self.players = [Player(busy=busy) for _ in range(PLAYERS)]
 
     def submit(self, lane: int, shipment: bytes, on_end: Callable[[JobResult], None]) -> None:
         place = lane % PLAYERS
         if not self.players[place].process.is_alive():
-            self.players[place] = Player()
+            self.players[place] = Player(busy=self._busy)
         self.players[place].submit(shipment, on_end)
 
     def cancel(self, lane: int) -> None: ...
@@ -199,6 +213,12 @@ class Query:
 
 def measure(lanes: int) -> dict[str, Any]:
     """The figures for so many lanes. Lanes that are killed are not logged one by one."""
+    logging.getLogger("keylane.spark").setLevel(logging.ERROR)
+    return {"lanes": lanes} | _measured(lanes) | {"rest_cores": _at_rest(lanes), "load": os.getloadavg()[0]}
+
+
+@contextmanager
+def _query(lanes: int, *, busy: bool) -> Iterator[Query]:
     plan = LanePlan(
         query=QueryName(str(uuid.uuid4()), str(uuid.uuid4()), None, "g", ("t",)),
         lanes=lanes,
@@ -220,45 +240,56 @@ def measure(lanes: int) -> dict[str, Any]:
         committed=dict,
         closed=lambda: None,
     )
-    logging.getLogger("keylane.spark").setLevel(logging.ERROR)
-    jobs = Jobs()
-    memory_mb = rss_mb()
-    query = Query(Supervisor(plan, jobs, "127.0.0.1", "127.0.0.1", os.urandom(32), Listeners(plan.query, [])), jobs)
+    jobs = Jobs(busy=busy)
+    supervisor = Supervisor(plan, jobs, "127.0.0.1", "127.0.0.1", os.urandom(32), Listeners(plan.query, []))
     try:
-        return _measured(query, lanes, memory_mb)
+        yield Query(supervisor, jobs)
     finally:
-        query.supervisor.stop()
-        query.supervisor.ended.wait(PATIENCE_S)
+        supervisor.stop()
+        supervisor.ended.wait(PATIENCE_S)
         jobs.close()
 
 
-def _measured(query: Query, lanes: int, memory_mb: float) -> dict[str, Any]:
-    query.supervisor.start()
-    start_s = query.until_running(lanes)
-    time.sleep(SETTLE_S)
-    before_s, begun = time.process_time(), time.monotonic()
-    ages = []
-    while time.monotonic() < begun + STEADY_S:
-        time.sleep(LOOK_S)
-        now_ms = time.time() * 1000
-        ages += [now_ms - one.processed for one in query.supervisor.view.snapshots]
-    cores = (time.process_time() - before_s) / (time.monotonic() - begun)
-    ages.sort()
-    figures = {
-        "lanes": lanes,
-        "start_s": round(start_s, 2),
-        "cores": round(cores, 3),
-        "memory_mb": round(rss_mb() - memory_mb, 1),
-        "age_p50_s": round(ages[len(ages) // 2] / 1000, 2),
-        "age_max_s": round(ages[-1] / 1000, 2),
-    }
-    query.jobs.players[0].process.kill()
-    figures["wave_s"] = round(query.until_running(lanes, launched_again=lanes // PLAYERS), 2)
-    query.supervisor.set_lanes(lanes // 2)
-    figures["fewer_s"] = round(query.until_running(lanes // 2), 2)
-    query.supervisor.set_lanes(lanes)
-    figures["more_s"] = round(query.until_running(lanes), 2)
-    return figures | {"load": os.getloadavg()[0]}
+def _measured(lanes: int) -> dict[str, Any]:
+    """Of busy lanes."""
+    memory_mb = rss_mb()
+    with _query(lanes, busy=True) as query:
+        query.supervisor.start()
+        start_s = query.until_running(lanes)
+        time.sleep(SETTLE_S)
+        before_s, begun = time.process_time(), time.monotonic()
+        ages = []
+        while time.monotonic() < begun + STEADY_S:
+            time.sleep(LOOK_S)
+            now_ms = time.time() * 1000
+            ages += [now_ms - one.processed for one in query.supervisor.view.snapshots]
+        cores = (time.process_time() - before_s) / (time.monotonic() - begun)
+        ages.sort()
+        figures = {
+            "start_s": round(start_s, 2),
+            "cores": round(cores, 3),
+            "memory_mb": round(rss_mb() - memory_mb, 1),
+            "age_p50_s": round(ages[len(ages) // 2] / 1000, 2),
+            "age_max_s": round(ages[-1] / 1000, 2),
+        }
+        query.jobs.players[0].process.kill()
+        figures["wave_s"] = round(query.until_running(lanes, launched_again=lanes // PLAYERS), 2)
+        query.supervisor.set_lanes(lanes // 2)
+        figures["fewer_s"] = round(query.until_running(lanes // 2), 2)
+        query.supervisor.set_lanes(lanes)
+        figures["more_s"] = round(query.until_running(lanes), 2)
+        return figures
+
+
+def _at_rest(lanes: int) -> float:
+    """How much of a core lanes cost of which none has anything to do."""
+    with _query(lanes, busy=False) as query:
+        query.supervisor.start()
+        query.until_running(lanes)
+        time.sleep(SETTLE_S)
+        before_s, begun = time.process_time(), time.monotonic()
+        time.sleep(STEADY_S)
+        return round((time.process_time() - before_s) / (time.monotonic() - begun), 3)
 
 
 def rss_mb() -> float:

@@ -404,9 +404,31 @@ MUTANTS = [
     Mutant(
         "partitions that move between lanes take their committed offsets back",
         "spark/progress.py",
-        "self._committed[name] = max(one.committed, self._committed.get(name, one.committed))",
-        "self._committed[name] = one.committed",
+        "if one.committed is not None and one.committed > self._committed[place]:",
+        "if one.committed is not None:",
         "unit/spark/test_spark_progress.py::test_a_partition_between_two_lanes_keeps_what_was_known",
+    ),
+    Mutant(
+        "what a lane could not report to a driver that did not keep up is never told",
+        "spark/channel.py",
+        "        if self._writable.poll(0):\n            self.post(self._sent.report(snapshot))\n",
+        "        left_out = self._sent.report(snapshot)\n"
+        "        if self._writable.poll(0):\n            self.post(left_out)\n",
+        "unit/spark/test_spark_channel.py::test_what_was_left_out_of_a_report_is_in_the_next",
+    ),
+    Mutant(
+        "a partition that a lane has lost stays in what the driver shows of it",
+        "spark/reports.py",
+        "now = list(partitions[:size])",
+        "now = list(partitions)",
+        "property/spark/test_lane_reports.py::test_the_driver_has_what_the_lane_sent",
+    ),
+    Mutant(
+        "a lane's report leaves out that a value is what it was at the start again",
+        "spark/reports.py",
+        "{name: one for name, one in values.items() if one != getattr(before, name)}",
+        "{name: one for name, one in values.items() if one != getattr(before, name) and one}",
+        "property/spark/test_lane_reports.py::test_the_driver_has_what_the_lane_sent",
     ),
     Mutant(
         "a connection that did not prove the query's key is heard",

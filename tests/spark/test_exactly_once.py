@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from keylane.broker.process import BrokerProcess
 
 PROGRAM = Path(__file__).with_name("exactly_once_program.py")
-PATIENCE_S = 240.0
+PATIENCE_S = 240
 _numbers = itertools.count()
 
 
@@ -85,7 +85,7 @@ def written(frame: DataFrame, topics: tuple[str, str, str], checkpoint: Path, **
     writer = frame.select("key", "value").writeStream.format("keylane").option("kafka.bootstrap.servers", topics[0])
     writer = writer.options(topic=topics[2], delivery="exactly_once", sinkName=topics[2], **options)
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    query.awaitTermination(60)
+    assert query.awaitTermination(PATIENCE_S), query.status
     return query
 
 

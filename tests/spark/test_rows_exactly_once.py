@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import sqlite3
 import time
+import uuid
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from peers.postgres import PostgresServer, find_postgres
+from pyspark.errors import StreamingQueryException
 
 import keylane as kl
 from keylane.kafka.admin import Admin
@@ -19,7 +22,7 @@ from keylane.spark import acknowledged, parallel_map
 from kit.filling import filling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -31,18 +34,26 @@ RECORDS = 80
 A_BATCH = 40
 KILLS_AT = 63
 """A record in the middle of a batch."""
+KILLS = 110
+"""In the soak, each at another record."""
+A_KILL = 10
+"""Records for each of them."""
 TABLE = "CREATE TABLE effects (number INTEGER)"
 COLUMNS = "number int, made bigint"
 
 
 @pytest.fixture(scope="module")
 def source(broker: BrokerProcess) -> dict[str, str]:
-    Admin({"bootstrap.servers": broker.bootstrap}).create_topics({"once": PARTITIONS})
+    return filled(broker, "once", RECORDS)
+
+
+def filled(broker: BrokerProcess, topic: str, records: int) -> dict[str, str]:
+    Admin({"bootstrap.servers": broker.bootstrap}).create_topics({topic: PARTITIONS})
     with filling(broker.bootstrap) as producer:
-        for number in range(RECORDS):
+        for number in range(records):
             value = str(number).encode()
-            producer.produce(kl.Output("once", key=value, value=value, partition=number % PARTITIONS))
-    return {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "once"}
+            producer.produce(kl.Output(topic, key=value, value=value, partition=number % PARTITIONS))
+    return {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic}
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.soak)])
@@ -78,15 +89,17 @@ def effects(store: str) -> list[int]:
     return [number for (number,) in select(store, "SELECT number FROM effects ORDER BY number")]
 
 
-def inserting(store: str, killed: Path) -> Callable[..., Any]:
-    """A function that notes a record; at one of them it kills its worker, once."""
+def inserting(store: str, folder: Path, kills_at: Collection[int] = ()) -> Callable[..., Any]:
+    """A function that notes a record; at these it kills its worker, once each: after the effect, and before the
+    transaction commits."""
     mark = "%s" if "://" in store else "?"
-    statement, place = f"INSERT INTO effects VALUES ({mark})", str(killed)
+    statement, place = f"INSERT INTO effects VALUES ({mark})", str(folder)
 
     def returned(row: Any) -> tuple[int, int]:
         number = int(row.value)
-        if number == KILLS_AT and not os.path.exists(place):  # noqa: PTH110 - travels with the function
-            with open(place, "w"):  # noqa: PTH123
+        died = f"{place}/died-{number}"
+        if number in kills_at and not os.path.exists(died):  # noqa: PTH110 - travels with the function
+            with open(died, "w"):  # noqa: PTH123
                 pass
             os.kill(os.getpid(), signal.SIGKILL)
         return number, time.time_ns()
@@ -120,6 +133,16 @@ class Stream:
         writer = writer.option("checkpointLocation", str(self.folder)).trigger(availableNow=True)
         writer.start().awaitTermination()
 
+    def has_ended(self) -> bool:
+        """Whether it came to the end of the topic; False when a worker died."""
+        try:
+            self.run()
+        except StreamingQueryException as error:
+            if "worker" not in str(error).lower():
+                raise
+            return False
+        return True
+
     def _write(self, frame: DataFrame, batch: int) -> None:
         rows = sorted((row.number, row.made) for row in frame.collect())
         self.came.append((batch, rows))
@@ -130,11 +153,11 @@ class Stream:
 def test_a_worker_that_is_killed_and_a_batch_that_is_replayed_repeat_no_effect(
     spark: SparkSession, source: dict[str, str], store: str, tmp_path: Path
 ) -> None:
-    step = parallel_map(inserting(store, tmp_path / "killed"), COLUMNS, delivery=kl.ExactlyOnce(store))
+    step = parallel_map(inserting(store, tmp_path, {KILLS_AT}), COLUMNS, delivery=kl.ExactlyOnce(store))
     stream = Stream(spark, source, step, tmp_path / "checkpoint")
     with pytest.raises(Exception, match=r"(?i)worker"):
         stream.run()
-    assert (tmp_path / "killed").exists()
+    assert (tmp_path / f"died-{KILLS_AT}").exists()
     half = effects(store)
     assert A_BATCH < len(half) < 2 * A_BATCH, "the task had committed some of its rows and given none to Spark"
     assert [batch for batch, _ in stream.came] == [0]
@@ -152,6 +175,31 @@ def test_a_worker_that_is_killed_and_a_batch_that_is_replayed_repeat_no_effect(
     assert [batch for batch, _ in stream.came] == [0, 1, 1]
     assert stream.came[-1] == stream.came[-2], "the same rows: the sink may write them again"
     assert effects(store) == list(range(RECORDS))
+
+
+@pytest.mark.soak
+def test_a_hundred_workers_that_are_killed_repeat_no_effect(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    store: str,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Each ends the query, which is started again."""
+    records = KILLS * A_KILL
+    source = filled(broker, f"killed-{uuid.uuid4()}", records)
+    kills_at = frozenset(random.Random(20261126).sample(range(records), KILLS))
+    step = parallel_map(inserting(store, tmp_path, kills_at), COLUMNS, delivery=kl.ExactlyOnce(store))
+    stream = Stream(spark, source, step, tmp_path / "checkpoint")
+    starts = 1
+    while not stream.has_ended():
+        starts += 1
+        assert starts <= KILLS + 1
+    assert len(list(tmp_path.glob("died-*"))) == KILLS
+    record_property("starts", starts)
+    assert effects(store) == list(range(records))
+    assert sorted(number for rows in stream.sink.values() for number, _ in rows) == list(range(records))
+    assert select(store, "SELECT count(*) FROM keylane_processed")[0][0] == len(stream.sink[max(stream.sink)])
 
 
 @pytest.mark.soak

@@ -205,6 +205,12 @@ class Snapshot:
         """Of the partitions of which it is known; None when it is of none."""
         return _total(one.remaining for one in self.partitions)
 
+    def changed(self, values: Mapping[str, object]) -> Snapshot:
+        """With other values of these fields. `dataclasses.replace` would set all of them by a call each."""
+        made = object.__new__(Snapshot)
+        vars(made).update(vars(self), **values)
+        return made
+
     def merge(self, other: Snapshot) -> Snapshot:
         """Both together."""
         return Snapshot.merged((self, other))
@@ -212,18 +218,22 @@ class Snapshot:
     @classmethod
     def merged(cls, many: Sequence[Snapshot]) -> Snapshot:
         """All together. Of a partition that is in several (it moved), the view that got furthest."""
-        sums = {name: sum(map(attrgetter(name), many)) for name in _NUMBERS}
         partitions: dict[tuple[str, int], PartitionSnapshot] = {}
         for one in (partition for snapshot in many for partition in snapshot.partitions):
             before = partitions.setdefault((one.topic, one.partition), one)
             if one.base > before.base:
                 partitions[one.topic, one.partition] = one
+        return cls.totals(many).changed({"partitions": tuple(partitions[name] for name in sorted(partitions))})
+
+    @classmethod
+    def totals(cls, many: Sequence[Snapshot]) -> Snapshot:
+        """All together, without the partitions."""
+        sums = {name: sum(map(attrgetter(name), many)) for name in _NUMBERS}
         return cls(
             **sums,
             handler_latency=Histogram.merged([one.handler_latency for one in many]),
             commit_latency=Histogram.merged([one.commit_latency for one in many]),
             oldest=max((one.oldest for one in many if one.oldest), key=lambda one: one.age_ms, default=None),
-            partitions=tuple(partitions[name] for name in sorted(partitions)),
             failures=merged(*(one.failures for one in many)),
             breakers=longest(one for snapshot in many for one in snapshot.breakers),
             waits=reduce(Wait.merge, waits) if (waits := [one.waits for one in many if one.waits]) else None,

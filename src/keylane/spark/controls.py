@@ -172,6 +172,11 @@ class Controls(Generic[Lane]):
         self._has[lane] = frozenset()
         return self.settings.changes
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether a call is not through: each report may carry it on."""
+        return bool(self._calls)
+
     def reported(self, lane: Lane, names: Iterable[Name]) -> list[Effect[Lane]]:
         """A lane says which partitions it has now: it seeks in those that wait for that."""
         if lane not in self._has:

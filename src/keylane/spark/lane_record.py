@@ -80,8 +80,10 @@ class LaneRecord:
     executor_id: str | None = None
     snapshot: Snapshot | None = None
     """The last one of the process of now."""
+    names: tuple[tuple[str, int], ...] = ()
+    """What that one says that the group has assigned to it."""
     partitions: tuple[str, ...] = ()
-    """What that one says that the group has assigned to it, as `flights-3`."""
+    """The same, as `flights-3`."""
     total: Snapshot = field(default_factory=Snapshot)
     """Everything that the lane has done, over all its processes."""
     _retired: Snapshot | None = None
@@ -126,15 +128,18 @@ class LaneRecord:
         if self.snapshot is not None:
             self.total = self._retired = counters(self.total)
         self.end = self.executor_id = self.snapshot = None
-        self.partitions = ()
+        self.names = self.partitions = ()
 
     def reported(self, snapshot: Snapshot) -> bool:
         """The process of now says so; returns whether it has other partitions than before."""
+        if snapshot is self.snapshot:
+            return False
         self.snapshot = snapshot
         self.total = snapshot if self._retired is None else self._retired.merge(snapshot)
-        partitions = tuple(f"{one.topic}-{one.partition}" for one in snapshot.partitions)
-        is_other = partitions != self.partitions
-        self.partitions = partitions
+        names = tuple([one[:2] for one in snapshot.partitions])
+        is_other = names != self.names
+        if is_other:
+            self.names, self.partitions = names, tuple(f"{topic}-{partition}" for topic, partition in names)
         return is_other
 
     def departed(self, end: DriverEnd) -> None:

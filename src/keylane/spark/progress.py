@@ -6,18 +6,22 @@ and now, `latestOffset` the log ends. keylane's own names follow the standard on
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from array import array
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from keylane.consumer.snapshot import OldestRecord, Snapshot, Wait
+    from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot, Snapshot, Wait
     from keylane.flow.breakers import OpenBreaker
     from keylane.spark.lane_record import LaneStatus
 
-Offsets = dict[tuple[str, int], int]
+Name = tuple[str, int]
+"""Topic and partition."""
+
+UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,23 @@ class QueryName:
     name: str | None
     group: str
     topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """An offset of each partition, at one moment: eight bytes each, since a query keeps a hundred progresses."""
+
+    names: Sequence[Name]
+    """Of all that keep some; the first are those that were known then."""
+    values: array[int]
+
+    def by_topic(self) -> dict[str, dict[str, int]]:
+        """As Spark's Kafka source writes them: `{"flights": {"0": 17}}`."""
+        known = ((name, one) for name, one in zip(self.names, self.values, strict=False) if one != UNKNOWN)
+        made: dict[str, dict[str, int]] = {}
+        for (topic, partition), offset in sorted(known):
+            made.setdefault(topic, {})[str(partition)] = offset
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +89,9 @@ class Progress:
         group = self.query.group
         source = {
             "description": f"keylane[group {group}, topics {', '.join(self.query.topics)}]",
-            "startOffset": by_topic(self.committed_before),
-            "endOffset": by_topic(self.committed),
-            "latestOffset": by_topic(self.log_ends),
+            "startOffset": self.committed_before.by_topic(),
+            "endOffset": self.committed.by_topic(),
+            "latestOffset": self.log_ends.by_topic(),
             **rows,
             "metrics": {"lag": self.lag, "remaining": self.remaining},
         }
@@ -98,25 +119,29 @@ class Progress:
         }
 
 
-@dataclass(slots=True)
 class ProgressReporter:
-    """Turns merged snapshots into progress. Keeps what the next progress is compared with."""
+    """Turns what lanes say into progress. Keeps what the next progress is compared with, and of each partition what is
+    known of it."""
 
-    query: QueryName
-    _log_ends: Offsets = field(default_factory=dict)
-    """The log ends as far as they are known; lanes tell newer ones."""
-    _processed: int = 0
-    _polled: int = 0
-    _produced: int = 0
-    _committed: Offsets = field(default_factory=dict)
-    _remaining: Offsets = field(default_factory=dict)
-    """What was left of each partition when a lane last told of it."""
-    _reported: Offsets = field(default_factory=dict)
-    """The committed offsets of the last progress."""
-    _at: float | None = None
-    _batch: int = 0
-    _left: tuple[int | None, int | None] | None = None
-    """`lag` and `remaining`; None since something was noted."""
+    def __init__(self, query: QueryName, log_ends: Mapping[Name, int] | None = None) -> None:
+        """`log_ends` as far as they are known; lanes tell newer ones."""
+        self.query = query
+        self._processed = self._polled = self._produced = self._batch = 0
+        self._at: float | None = None
+        self._names: list[Name] = []
+        """Partitions, each with its place in the three arrays."""
+        self._places: dict[Name, int] = {}
+        self._committed, self._log_ends = array("q"), array("q")
+        self._remaining = array("q")
+        """What was left of each partition when a lane last told of it."""
+        self._noted: Sequence[tuple[PartitionSnapshot, ...]] = ()
+        """What each lane said when the last progress was made."""
+        self._reported = Offsets(self._names, array("q"))
+        """The committed offsets of the last progress."""
+        self._left: tuple[int | None, int | None] | None = None
+        """`lag` and `remaining`; None since something was noted."""
+        for name, end in (log_ends or {}).items():
+            self._log_ends[self._place(name)] = end
 
     @property
     def lag(self) -> int | None:
@@ -128,17 +153,28 @@ class ProgressReporter:
         """The same, less what is complete above the committed offsets, as the lanes told it last."""
         return self._added_up()[1]
 
-    def report(self, snapshot: Snapshot, lanes: Sequence[LaneStatus], now: float, wall_clock: float) -> Progress:
-        """The progress since the last call. `now` is monotonic, `wall_clock` since the epoch, both in seconds."""
+    def report(
+        self,
+        totals: Snapshot,
+        partitions: Sequence[tuple[PartitionSnapshot, ...]],
+        lanes: Sequence[LaneStatus],
+        now: float,
+        wall_clock: float,
+    ) -> Progress:
+        """The progress since the last call, of what all lanes have done and what each says of its partitions: the same
+        tuple, while it says nothing new. `now` is monotonic, `wall_clock` since the epoch, both in seconds."""
         elapsed = None if self._at is None else now - self._at
-        completed = snapshot.processed + snapshot.dead_lettered + snapshot.skipped
-        polled = completed + snapshot.buffered
-        self.note(snapshot)
-        before, self._reported = self._reported, dict(self._committed)
+        completed = totals.processed + totals.dead_lettered + totals.skipped
+        polled = completed + totals.buffered
+        for place, held in enumerate(partitions):
+            if place >= len(self._noted) or held is not self._noted[place]:
+                self.note(held)
+        self._noted = partitions
+        before, self._reported = self._reported, Offsets(self._names, self._committed[:])
         rows = max(0, completed - self._processed)  # a lane that was killed takes what it had not yet reported with it
         rows_in = max(0, polled - self._polled)
-        rows_out = max(0, snapshot.produced - self._produced)
-        self._processed, self._polled, self._produced, self._at = completed, polled, snapshot.produced, now
+        rows_out = max(0, totals.produced - self._produced)
+        self._processed, self._polled, self._produced, self._at = completed, polled, totals.produced, now
         self._batch += 1
         return Progress(
             query=self.query,
@@ -151,50 +187,57 @@ class ProgressReporter:
             rows_per_s=_rate(rows, elapsed),
             committed_before=before,
             committed=self._reported,
-            log_ends=dict(self._log_ends),
+            log_ends=Offsets(self._names, self._log_ends[:]),
             lag=self.lag,
             remaining=self.remaining,
-            in_flight=snapshot.in_flight,
-            buffered=snapshot.buffered,
-            incomplete=sum(one.incomplete for one in snapshot.partitions),
-            oldest=snapshot.oldest,
-            breakers=snapshot.breakers,
-            waits=snapshot.waits,
+            in_flight=totals.in_flight,
+            buffered=totals.buffered,
+            incomplete=sum(one.incomplete for held in partitions for one in held),
+            oldest=totals.oldest,
+            breakers=totals.breakers,
+            waits=totals.waits,
             lanes=tuple(lanes),
         )
 
-    def note(self, snapshot: Snapshot) -> None:
+    def note(self, partitions: Iterable[PartitionSnapshot]) -> None:
         """Takes the offsets that a lane knows; partitions move between lanes, so the highest counts."""
-        for one in snapshot.partitions:
-            name = (one.topic, one.partition)
-            if one.committed is not None:
-                self._committed[name] = max(one.committed, self._committed.get(name, one.committed))
-            if one.log_end_offset is not None:
-                self._log_ends[name] = max(one.log_end_offset, self._log_ends.get(name, one.log_end_offset))
+        for one in partitions:
+            name = one[:2]
+            place = self._places[name] if name in self._places else self._place(name)
+            if one.committed is not None and one.committed > self._committed[place]:
+                self._committed[place] = one.committed
+            if one.log_end_offset is not None and one.log_end_offset > self._log_ends[place]:
+                self._log_ends[place] = one.log_end_offset
             if one.remaining is not None:
-                self._remaining[name] = one.remaining
+                self._remaining[place] = one.remaining
         self._left = None
 
-    def note_committed(self, committed: Mapping[tuple[str, int], int]) -> None:
+    def note_committed(self, committed: Mapping[Name, int]) -> None:
         """Takes the group's committed offsets as the broker has them."""
-        self._committed.update(committed)
+        for name, offset in committed.items():
+            self._committed[self._place(name)] = offset
         self._left = None
+
+    def _place(self, name: Name) -> int:
+        place = self._places.setdefault(name, len(self._names))
+        if place == len(self._names):
+            self._names.append(name)
+            for values in (self._committed, self._log_ends, self._remaining):
+                values.append(UNKNOWN)
+        return place
 
     def _added_up(self) -> tuple[int | None, int | None]:
         if self._left is None:
-            ends = self._log_ends.items()
-            lags = {name: max(0, end - self._committed[name]) for name, end in ends if name in self._committed}
-            left = (min(lag, self._remaining.get(name, lag)) for name, lag in lags.items())
-            self._left = (sum(lags.values()), sum(left)) if lags else (None, None)
+            known = lag = remaining = 0
+            for committed, end, left in zip(self._committed, self._log_ends, self._remaining, strict=True):
+                if committed != UNKNOWN and end != UNKNOWN:
+                    known += 1
+                    if end > committed:
+                        behind = end - committed
+                        lag += behind
+                        remaining += behind if left == UNKNOWN or left > behind else left
+            self._left = (lag, remaining) if known else (None, None)
         return self._left
-
-
-def by_topic(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """Offsets as Spark's Kafka source writes them: `{"flights": {"0": 17}}`."""
-    made: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in sorted(offsets.items()):
-        made.setdefault(topic, {})[str(partition)] = offset
-    return made
 
 
 def _shown(oldest: OldestRecord) -> dict[str, Any]:

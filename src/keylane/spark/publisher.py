@@ -60,7 +60,7 @@ class Publisher:
         self._lanes = lanes
         self._listeners = listeners
         self.load = Load()
-        self._reporter = ProgressReporter(plan.query, dict(plan.log_ends))
+        self._reporter = ProgressReporter(plan.query, plan.log_ends)
         self._failures = FailureReport()
         self._waits: Wait | None = None
         self._progress: deque[Progress] = deque(maxlen=plan.recent_progress)
@@ -68,7 +68,7 @@ class Publisher:
 
     def note(self, snapshot: Snapshot) -> None:
         """The last snapshot of a lane whose job has ended: its offsets outlive it."""
-        self._reporter.note(snapshot)
+        self._reporter.note(snapshot.partitions)
 
     def note_committed(self, committed: Mapping[tuple[str, int], int]) -> None:
         """What the broker says that the group has committed."""
@@ -77,8 +77,9 @@ class Publisher:
     def report(self, now: float) -> None:
         """Adds a progress, and sets when the next one is due."""
         self.next_report = now + self._interval_s
-        merged = Snapshot.merged([lane.total for lane in self._lanes])
-        progress = self._reporter.report(merged, [lane.status for lane in self._lanes], now, time.time())
+        merged = Snapshot.totals([lane.total for lane in self._lanes])
+        held = [lane.total.partitions for lane in self._lanes]
+        progress = self._reporter.report(merged, held, [lane.status for lane in self._lanes], now, time.time())
         self.load = Load(progress.lag, progress.rows_per_s, merged.in_flight)
         self._progress.append(progress)
         self._listeners.progress(progress)

@@ -362,8 +362,8 @@ class Supervisor:
         if lane.executor_id is None:  # Spark may learn of a task after the task has told us of itself
             lane.executor_id = self._jobs.executor_of(lane.lane)
         has_others = lane.reported(snapshot)
-        has = [(one.topic, one.partition) for one in snapshot.partitions]
-        self._carry_out(self._controls.reported(end, has))
+        if has_others or self._controls.is_asked:
+            self._carry_out(self._controls.reported(end, lane.names))
         self._has_failures = self._has_failures or bool(snapshot.failures)
         if has_others and self._ending_since is None:
             self._jobs.describe(lane.lane, lane.partitions)

@@ -34,7 +34,7 @@ def test_progress_has_what_the_page_shows() -> None:
     shown = re.search(r"^```python\n(\{.*?^\})\n```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert shown is not None
     example = ast.literal_eval(shown[1])
-    made = ProgressReporter(QUERY).report(Snapshot(), [], now=0.0, wall_clock=0.0).to_dict()
+    made = ProgressReporter(QUERY).report(Snapshot(), [], [], now=0.0, wall_clock=0.0).to_dict()
     assert set(example) == set(made)
     assert set(example["sources"][0]) == set(made["sources"][0])
     assert set(example["lanes"][0]) == set(LaneStatus(0, "launching", None, None, None, 1, 0, ()).to_dict())

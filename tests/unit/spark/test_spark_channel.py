@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane.consumer.commits import Told
-from keylane.consumer.snapshot import Snapshot
+from keylane.consumer.snapshot import PartitionSnapshot, Snapshot
 from keylane.errors import PeerError
 from keylane.spark.channel import (
     Address,
@@ -196,11 +196,43 @@ def test_results_come_one_by_one_in_order_and_beside_snapshots(driver: DriverSoc
     assert isinstance(events.get(timeout=PATIENCE_S), Arrived)
     said: list[Any] = [Show(((1, b"x"),)), Snapshot(processed=3), Void((1,)), Told({("t", 0): 5}, {}, "", [])]
     for message in said:
-        lane.post(message)
+        (lane.send if isinstance(message, Snapshot) else lane.post)(message)
     heard = [events.get(timeout=PATIENCE_S) for _ in said]
     assert [type(one) for one in heard] == [Shipped, Reported, Shipped, Shipped]
     assert [one.snapshot if isinstance(one, Reported) else one.what for one in heard] == said  # type: ignore[union-attr]
     lane.close()
+
+
+def test_what_was_left_out_of_a_report_is_in_the_next(driver: DriverSocket, events: Events) -> None:
+    lane = LaneEnd(driver.address, HELLO)
+    assert isinstance(events.get(timeout=PATIENCE_S), Arrived)
+    one, other = (PartitionSnapshot("t", number, 5, 5, 4, 0, 5, 9) for number in range(2))
+    lane.send(Snapshot(processed=1, failed=1, partitions=(one,)))
+    keeps_up, lane._writable = lane._writable, select.poll()  # one that never finds room
+    lane.send(Snapshot(processed=2, failed=2, partitions=(one, other)))
+    lane._writable = keeps_up
+    last = Snapshot(processed=3, failed=2, partitions=(one, other))
+    lane.send(last)
+    lane.send(last)
+    heard = [events.get(timeout=PATIENCE_S) for _ in range(3)]
+    assert [one.snapshot for one in heard if isinstance(one, Reported)] == [
+        Snapshot(processed=1, failed=1, partitions=(one,)),
+        last,
+        last,
+    ]
+    lane.close()
+
+
+def test_another_process_of_a_lane_reports_everything(driver: DriverSocket, events: Events) -> None:
+    for _ in range(2):
+        lane = LaneEnd(driver.address, HELLO)
+        assert isinstance(events.get(timeout=PATIENCE_S), Arrived)
+        lane.send(Snapshot(processed=3, failed=1))
+        reported = events.get(timeout=PATIENCE_S)
+        assert isinstance(reported, Reported)
+        assert reported.snapshot == Snapshot(processed=3, failed=1)
+        lane.close()
+        assert isinstance(events.get(timeout=PATIENCE_S), Departed)
 
 
 def test_one_thread_hears_all_lanes(driver: DriverSocket, events: Events) -> None:
