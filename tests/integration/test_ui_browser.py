@@ -329,6 +329,32 @@ def test_keys_are_held_slowed_skipped_and_released(page: Page, served: Served, s
     page.locator(".holds").wait_for(state="hidden")
 
 
+def test_a_key_of_bytes_is_shown_and_sent_as_what_it_is(
+    page: Page, served: Served, stage: Stage, handler: Handler
+) -> None:
+    """And a key whose text looks like it is another one."""
+    key, text = b"\xfe\xff\x00", b"key=\\xfe\\xff\\x00"
+    see(page, served, f"group/{stage.group}")
+    unlock(page)
+    send(page, "Keys", {"Do": "hold-key", "… or expression": "key=\\xfe*"})
+    stage.fill([(key, 2), (key, 2), (text, 2)])
+    until(lambda: (2, 12) in handler.offsets, "the text goes on")
+    held = rows(page, "Keys that wait").filter(has_text="paused")
+    held.get_by_role("button", name="key=\\xfe\\xff\\x00", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    assert dialog.get_by_label("Key", exact=True).input_value() == ""
+    assert dialog.get_by_label("… or expression").input_value() == "key=\\xfe\\xff\\x00"
+    said = sent(page, {"Do": "skip-key"})
+    assert f"keylane operate skip-key {stage.group} --where 'key=\\xfe\\xff\\x00' --execute" in said
+    page.get_by_text("records with key=\\xfe\\xff\\x00: skipped, unprocessed").wait_for()
+    send(page, "Keys", {"Do": "release-key", "… or expression": "key=\\xfe*"})
+    until(lambda: {(stage.topic, 2, n) for n in (10, 11, 12)} <= stage.covered(), "all are complete")
+    stage.fill([(text, 2), (b"6", 2)])
+    until(lambda: (2, 14) in handler.offsets, "all others go on")
+    assert not {(2, 10), (2, 11)} & set(handler.offsets), "they were skipped"
+    assert (2, 13) in handler.offsets
+
+
 def test_a_record_is_shown_skipped_parked_and_replayed(
     page: Page, served: Served, stage: Stage, handler: Handler
 ) -> None:

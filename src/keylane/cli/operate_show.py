@@ -119,7 +119,8 @@ def _queue_row(one: Report) -> tuple[object, ...]:
     lane = "" if one["lane"] is None else f", lane {one['lane']}"
     return (
         f"{one['topic']}-{one['partition']}@{one['offset']}",
-        *(one[name] for name in ("key", "behind", "why", "attempt")),
+        one["key"] or one.get("where"),  # bytes that are no text, as --where takes them
+        *(one[name] for name in ("behind", "why", "attempt")),
         None if one["age_ms"] is None else f"{one['age_ms'] / 1000:.1f} s",
         None if one["due_in_ms"] is None else f"in {one['due_in_ms'] / 1000:.1f} s",
         f"{one['member']}{lane}",
