@@ -17,48 +17,18 @@ from keylane.cli import main
 from keylane.desk.commands import Order, send
 from keylane.operations.commands import replaying
 from keylane.operations.operator import Operator
-from kit.operated import (
-    OPERATIONS,
-    PARTITIONS,
-    TOKEN,
-    Members,
-    are_heard,
-    fill,
-    import_commands,
-    operate,
-    quick_broker,
-    refused,
-    stage_of,
-)
+from kit import operated
+from kit.operated import OPERATIONS, PARTITIONS, TOKEN, Members, are_heard, fill, operate, refused
 from kit.stage import Stage, ThreadMember, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from keylane.testing import EmbeddedBroker
     from kit.ledger import Source
 
-
-@pytest.fixture(scope="module", autouse=True)
-def commands() -> None:
-    import_commands()
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with quick_broker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def stage(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Stage:
-    return stage_of(broker, request.node.name)
-
-
-@pytest.fixture(autouse=True)
-def token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KEYLANE_OPERATIONS_TOKEN", TOKEN)
+broker, stage, token = operated.broker, operated.stage, operated.token
+pytestmark = pytest.mark.usefixtures("token")
 
 
 def name(source: Source) -> str:

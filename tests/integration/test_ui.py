@@ -27,7 +27,8 @@ from keylane.pipeline import topics_of_operations
 from keylane.testing import EmbeddedBroker
 from keylane.ui import watch
 from keylane.ui.page import Page
-from kit.operated import PARTITIONS, TOKEN, quick_broker, stage_of
+from kit import operated
+from kit.operated import PARTITIONS, TOKEN
 from kit.page_client import PageClient
 from kit.processes import Started
 from kit.stage import Stage, ThreadMember, until
@@ -35,16 +36,7 @@ from kit.stage import Stage, ThreadMember, until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with quick_broker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def stage(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Stage:
-    return stage_of(broker, request.node.name)
+broker, stage = operated.broker, operated.stage
 
 
 @pytest.fixture

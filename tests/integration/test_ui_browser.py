@@ -16,10 +16,11 @@ from keylane.operations.agent import REPORTS_CONFIG
 from keylane.operations.commands import Holding
 from keylane.operations.reports import key_of, value_of
 from keylane.pipeline import topics_of_operations
-from keylane.testing import EmbeddedBroker
 from keylane.ui.page import Page as Served
 from keylane.version import __version__
 from kit import browser as chromium
+from kit import operated
+from kit.operated import PARTITIONS, TOKEN
 from kit.stage import Stage, ThreadMember, until
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ pytestmark = [
     pytest.mark.skipif(chromium.missing() is not None, reason=str(chromium.missing())),
 ]
 
-TOKEN = "a token for the tests"
-PARTITIONS = 3
+broker, stage = operated.broker, operated.stage
+
 HOSTILE = b"<img src=x onerror=document.title='run'>"
 
 
@@ -41,20 +42,6 @@ HOSTILE = b"<img src=x onerror=document.title='run'>"
 def browser() -> Iterator[Browser]:
     with chromium.browsing() as browser:
         yield browser
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def stage(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Stage:
-    name = request.node.name.removeprefix("test_").replace("[", "-").strip("]")
-    stage = Stage(broker.bootstrap_servers, name[:40] + name[-4:])
-    stage.create(PARTITIONS)
-    return stage
 
 
 @pytest.fixture

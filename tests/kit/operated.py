@@ -1,4 +1,6 @@
-"""Members that are operated, in processes of their own, and the command line that operates them."""
+"""Members that are operated, in processes of their own, and the command line that operates them.
+
+A file of tests takes the fixtures by name: `broker, stage, token = operated.broker, operated.stage, operated.token`."""
 
 from __future__ import annotations
 
@@ -9,6 +11,8 @@ from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from keylane import cli
 from keylane.cli import main
 from keylane.flow import host
@@ -18,34 +22,40 @@ from kit.ledger import Ledger
 from kit.stage import Member, Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
-
-    import pytest
 
 TOKEN = "a token for the tests"
 OPERATIONS: dict[str, Any] = {"token": TOKEN, "report_interval_ms": 200}
 PARTITIONS = 3
 
 
-def import_commands() -> None:
-    """Before members run in threads: pytest compiles what it imports, and Python 3.11 cannot do that in two threads at
-    once."""
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    """Its groups may give a silent member up after a second.
+
+    Commands are imported before members run in threads: pytest compiles what it imports, and Python 3.11 cannot do that
+    in two threads at once."""
     for package in (cli, host):
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
+    with EmbeddedBroker(settings={"group.min.session.timeout.ms": "1000"}) as broker:
+        yield broker
 
 
-def quick_broker() -> EmbeddedBroker:
-    """Its groups may give a silent member up after a second."""
-    return EmbeddedBroker(settings={"group.min.session.timeout.ms": "1000"})
-
-
-def stage_of(broker: EmbeddedBroker, test: str) -> Stage:
+@pytest.fixture
+def stage(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Stage:
     """A group and a topic for one test, by its name."""
-    name = test.removeprefix("test_").replace("[", "-").replace("]", "")[:60]
+    name = request.node.name.removeprefix("test_").replace("[", "-").replace("]", "")[:60]
     stage = Stage(broker.bootstrap_servers, name)
     stage.create(PARTITIONS)
     return stage
+
+
+@pytest.fixture
+def token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the command line."""
+    monkeypatch.setenv("KEYLANE_OPERATIONS_TOKEN", TOKEN)
 
 
 def fill(stage: Stage, records: int) -> None:
