@@ -216,7 +216,7 @@ def test_every_command_is_tried_first_and_then_done(page: Page, served: Served, 
     assert [row.split("\t")[1].split()[0] for row in commands.all_inner_texts()] == [
         "pause", "seek", "adjust", "resume", "pause",
     ]  # fmt: skip
-    assert set(page.locator("table[aria-label='Commands'] td:nth-child(5)").all_inner_texts()) == {"done"}
+    assert set(page.locator("table[aria-label='Commands'] td:nth-child(6)").all_inner_texts()) == {"done"}
 
 
 def test_what_was_tried_is_sent_and_nothing_else(page: Page, served: Served, stage: Stage, handler: Handler) -> None:

@@ -166,6 +166,13 @@ MUTANTS = [
         f"{MEMBERS}::test_keys_that_wait_are_shown_with_the_reason",
     ),
     Mutant(
+        "when a member began is lost when it has ended",
+        "operations/results.py",
+        'began = ":accepted" if self.state == "accepted" else ""',
+        'began = ""',
+        "unit/operations/test_reports.py::test_when_a_member_began_stays_in_the_log_when_it_has_ended",
+    ),
+    Mutant(
         "a key that is no text is told as another text",
         "consumer/work.py",
         "return key.decode()",

@@ -134,15 +134,16 @@ def print_log(report: Report) -> None:
         return
     rows = (
         (
-            one["number"],
+            one["number"] or None,
             one["sent"],
             one["by"],
             f"{one['do']} {one['about']}",
             each["member"],
+            each["accepted"],
             each["state"],
             each["text"],
         )
         for one in report["commands"]
         for each in one["members"]
     )
-    print_table(("NUMBER", "SENT", "BY", "COMMAND", "MEMBER", "RESULT", "WHY"), rows, numbers=[0])
+    print_table(("NUMBER", "SENT", "BY", "COMMAND", "MEMBER", "ACCEPTED", "RESULT", "WHY"), rows, numbers=[0])

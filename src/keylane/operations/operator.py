@@ -15,6 +15,7 @@ from keylane.kafka.keyed_topic import KeyedReader, KeyedWriter
 from keylane.operations.clock import now_ms
 from keylane.operations.commands import MAC, Command, CommandLog, Refusal, done_with, mac_of
 from keylane.operations.reports import Members
+from keylane.operations.results import Result
 from keylane.pipeline import topics_of_operations
 
 if TYPE_CHECKING:
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
     from keylane.kafka.admin import Admin
     from keylane.kafka.redriving import Settings
     from keylane.operations.commands import Asked
-    from keylane.operations.results import Result
 
+BY_HAND = "keylane records"
+"""Stands in the log as the member, where an operator has edited the map of a group without any."""
 POLL_S = 0.1
 WRITE_S = 10.0
 """How long a command may take to be in its topic."""
@@ -130,3 +132,17 @@ class Operator:
     def results_of(self, command: Command) -> dict[str, Result]:
         """What members have answered so far, by name."""
         return self.members.results.get(command.id, {})
+
+
+def note(kafka: Settings, admin: Admin, group: str, asked: Asked, by: str) -> bool:
+    """Let the group's log of commands have what an operator has done without its members; returns whether it has. A
+    group that was never operated has none. Raises what `Admin` does, and nothing for a log that is refused."""
+    _, reports = topics_of_operations(group)
+    if reports not in admin.topics():
+        return False
+    at_ms = now_ms()
+    result = Result.of(Command(secrets.token_hex(8), group, 0, at_ms, by, asked), BY_HAND, "done", at_ms)
+    refused: list[str] = []
+    writer = KeyedWriter(kafka, reports, refused.append)
+    writer.write(result.key, result.value(group))
+    return writer.flush(WRITE_S) and not refused

@@ -206,7 +206,14 @@ def test_a_list_is_bounded_and_keys_are_told_only_when_they_are_to_be() -> None:
 
 @pytest.mark.parametrize(
     ("key", "text"),
-    [(b"KL1234", "KL1234"), (b"/w==", "/w=="), (b"\xff\x00 *", None), (b"", ""), (b" a\n", " a\n"), ("ü".encode(), "ü")],
+    [
+        (b"KL1234", "KL1234"),
+        (b"/w==", "/w=="),
+        (b"\xff\x00 *", None),
+        (b"", ""),
+        (b" a\n", " a\n"),
+        ("ü".encode(), "ü"),
+    ],
 )
 def test_a_key_is_told_as_text_where_it_is_one_and_as_the_expression_for_just_it(key: bytes, text: str | None) -> None:
     work = Work.of([Task(("t", 0), 1, "ready", behind=2, key=key)], 1.0)

@@ -322,6 +322,7 @@ function logTable() {
       { id: "what", title: "Command", kind: "text", cell: (row) => `${row.do} ${row.about}` },
       { id: "by", title: "By", show: "mid", cell: (row) => row.by },
       { id: "member", title: "Member", show: "mid", kind: "name", cell: (row) => row.member },
+      { id: "accepted", title: "Accepted", show: "wide", draw: (td, row) => { say(td, row.accepted ? clock(Date.parse(row.accepted)) : ""); put(td, "title", row.accepted ?? ""); } },
       { id: "state", title: "Result", draw: (td, row) => { say(td, row.state); td.classList.toggle("bad", row.state === "failed" || row.state === "refused"); } },
       { id: "why", title: "Why", show: "mid", kind: "text", cell: (row) => row.text ?? "" },
     ],
