@@ -249,6 +249,22 @@ def test_dead_letters_are_shown_opened_and_sent_back(page: Page, served: Served,
     letters = rows(page, "Dead letters")
     letters.nth(3).wait_for()
     assert "ValueError" in letters.first.inner_text()
+    for label, other, ours in (
+        ("Reason has", "good", "bad"),
+        ("Key", "k9", "k1"),
+        ("Written since", "2999-01-01T00:00:00", "2001-01-01T00:00:00"),
+    ):
+        field = page.get_by_role("search").get_by_label(label, exact=True)
+        field.fill(other)
+        page.get_by_role("button", name="Show", exact=True).click()
+        page.get_by_text("No dead letters.").wait_for()
+        field.fill(ours)
+        page.get_by_role("button", name="Show", exact=True).click()
+        letters.filter(has_text="ValueError").first.wait_for()
+    assert letters.count() == 1
+    page.get_by_role("search").get_by_label("Key", exact=True).fill("")
+    page.get_by_role("button", name="Show", exact=True).click()
+    letters.nth(3).wait_for()
     letters.first.get_by_role("button").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_text('"value_bytes": 1').wait_for()
@@ -264,7 +280,7 @@ def test_dead_letters_are_shown_opened_and_sent_back(page: Page, served: Served,
     dialog.get_by_role("button", name="Dry run").click()
     dialog.get_by_role("button", name="Send 4 back").click()
     dialog.get_by_text("4 letters sent back").wait_for()
-    assert f"keylane dlq redrive {dead} --error ValueError --execute" in dialog.inner_text()
+    assert f"keylane dlq redrive {dead} --error ValueError --reason bad --since 2001-01-01T" in dialog.inner_text()
     dialog.get_by_role("button", name="Close").click()
     letters.filter(has_text="yes").nth(3).wait_for()
     assert len(stage.read(stage.topic)) == 8

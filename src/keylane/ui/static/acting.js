@@ -37,10 +37,14 @@ export function openOrder(group, title, note, fields, read) {
 /** The dialog of a redrive. */
 export function openRedrive(topic, filters) {
   const fields = [
-    el("div", { class: "fields" }, field("Only records of topic", text("from", { value: filters.from ?? "" })), field("Only this error", text("error", { value: filters.error ?? "" }))),
+    el("div", { class: "fields" }, field("Only records of topic", text("from", { value: filters.from })), field("Only this error", text("error", { value: filters.error })), field("Only reasons with", text("reason", { value: filters.reason })), field("Only this key", text("key", { value: filters.key }))),
+    el("div", { class: "fields" }, ...["since", "until"].map((name) => field(`Only written ${name}`, el("input", { type: "datetime-local", step: "1", name, value: filters[name] })))),
     el("div", { class: "fields" }, field("At most", text("limit", { inputmode: "numeric", placeholder: "all" })), field("A second at most", text("rate", { inputmode: "numeric", placeholder: "no limit" })), field("Rounds at most", text("max_rounds", { inputmode: "numeric", placeholder: "3" }))),
   ];
-  const read = (form) => ({ topic, from: value(form, "from"), error: value(form, "error"), ...numbers(form, ["limit", "rate", "max_rounds"]) });
+  const read = (form) => ({
+    topic, ...Object.fromEntries(["from", "error", "reason", "key"].map((name) => [name, form.elements[name].value])),
+    since: momentOf(value(form, "since")), until: momentOf(value(form, "until")), ...numbers(form, ["limit", "rate", "max_rounds"]),
+  });
   const note = "Letters go back to their topics, each once, in transactions that hold the redrive's position. Started again, it goes on.";
   openSteps(`Redrive · ${topic}`, note, fields, read, "/api/redrive", {
     would: redriven,
@@ -161,10 +165,13 @@ function readTarget(form) {
   const kind = value(form, "kind");
   if (kind === "offset") return { kind, value: number("offset", value(form, "offset")) };
   if (kind !== "time") return { kind };
-  const at = new Date(value(form, "time")).getTime();
-  if (Number.isNaN(at)) throw new Error("time: give a day and a time");
+  const at = momentOf(value(form, "time"));
+  if (at === null) throw new Error("time: give a day and a time");
   return { kind, value: at };
 }
+
+/** Milliseconds since the epoch, of a day and a time of this browser; null of none. */
+export const momentOf = (given) => (given === "" ? null : new Date(given).getTime());
 
 export function number(name, given) {
   const found = Number(given);

@@ -1,7 +1,7 @@
 // Dead letters: a list, one of them, its payload when it is asked for, and the way back.
 
 import { about, act, ask, askForToken, openDialog, unlocked } from "./asking.js";
-import { openPurge, openRedrive } from "./acting.js";
+import { momentOf, openPurge, openRedrive } from "./acting.js";
 import { count, el, say } from "./dom.js";
 import { Table } from "./tables.js";
 
@@ -27,14 +27,18 @@ export function showLetters(main, status, topic) {
   const input = (name, label, props = {}) => el("input", { name, "aria-label": label, placeholder: label, autocomplete: "off", spellcheck: "false", ...props });
   const name = input("topic", "Dead-letter topic", { list: "topics", value: topic, required: true, "data-filter": true });
   const error = input("error", "Error");
+  const reason = input("reason", "Reason has");
   const from = input("from", "From topic");
+  const key = input("key", "Key");
+  const [since, until] = ["since", "until"].map((one) => el("input", { name: one, type: "datetime-local", step: "1", "aria-label": `Written ${one}` }));
   const waiting = el("input", { type: "checkbox", name: "waiting" });
   const total = el("span", { class: "count" });
   const problem = el("p", { class: "problem", role: "alert" });
   const back = el("button", { type: "button", text: "Redrive…", onclick: () => redrive() });
   const away = el("button", { type: "button", text: "Purge…", onclick: () => (unlocked() ? openPurge(topic) : askForToken()) });
-  const redrive = () => (unlocked() ? openRedrive(topic, { from: from.value, error: error.value }) : askForToken());
-  const form = el("form", { class: "line tools", role: "search", onsubmit: (event) => send(event) }, name, error, from, el("label", { class: "check" }, waiting, "only those that wait"), el("button", { text: "Show" }), topic !== "" && about.acts && back, topic !== "" && about.acts && away);
+  const filters = () => ({ from: from.value, error: error.value, reason: reason.value, key: key.value });
+  const redrive = () => (unlocked() ? openRedrive(topic, { ...filters(), since: since.value, until: until.value }) : askForToken());
+  const form = el("form", { class: "line tools", role: "search", onsubmit: (event) => send(event) }, name, error, reason, from, key, el("label", { class: "check" }, "Written since", since), el("label", { class: "check" }, "until", until), el("label", { class: "check" }, waiting, "only those that wait"), el("button", { text: "Show" }), topic !== "" && about.acts && back, topic !== "" && about.acts && away);
   const likely = el("div", { class: "line tools" });
 
   function send(event) {
@@ -47,7 +51,7 @@ export function showLetters(main, status, topic) {
     if (topic === "") return;
     status("reading", true);
     try {
-      const report = await ask("/api/letters", { topic, error: error.value, from: from.value, waiting: waiting.checked ? "yes" : "", limit: 500 });
+      const report = await ask("/api/letters", { topic, ...filters(), since: momentOf(since.value) ?? "", until: momentOf(until.value) ?? "", waiting: waiting.checked ? "yes" : "", limit: 500 });
       table.update(new Map(report.letters.map((one) => [one.letter, one])));
       say(total, `${count(report.letters.length)} of ${count(report.matching)}, the oldest first`);
       status("read", true);
