@@ -1,7 +1,7 @@
-"""`make bench-operate`: what it costs a member to be operated: processor time a record at a steady rate, and a second
-without records.
+"""`make bench-operate`: what it costs a member to be operated, or to hold a key while all others go on: processor time
+a record at a steady rate, and a second without records.
 
-The idea: two processes differ by more than operations cost, and so do two minutes of a machine. So one process with one
+The idea: two processes differ by more than that costs, and so do two minutes of a machine. So one process with one
 member is operated and is not, by turns of some seconds, and each turn is held against what came just before and just
 after it. What is said is the median of many turns, and within what it lies in 95 of 100 cases.
 """
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PARTITIONS = 4
+WHAT = {"operations": "operated", "key": "a key of 1,000 held"}
+"""What a member does in each second stretch."""
 IDLE_TURNS = 5
 """Without records nothing else runs in the process: few are enough."""
 
@@ -38,9 +40,12 @@ IDLE_TURNS = 5
 def main() -> int:
     options = arguments()
     load, before = os.getloadavg()[0], times()
+    measured: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="keylane-bench-") as folder, BrokerProcess(Path(folder, "data")) as broker:
-        idle = stretches(broker.bootstrap, options, 0, IDLE_TURNS)
-        busy = stretches(broker.bootstrap, options, options.rate, options.turns)
+        for what in options.parts:
+            idle = stretches(broker.bootstrap, options, what, 0, IDLE_TURNS)
+            busy = stretches(broker.bootstrap, options, what, options.rate, options.turns)
+            measured[what] = {"busy": busy, "idle": idle, **summary(busy, idle)}
     found = {
         "rate": options.rate,
         "work_ms": options.work_ms,
@@ -48,31 +53,31 @@ def main() -> int:
         "cpus": os.cpu_count(),
         "load": round(load, 1),
         "others": taken_by_others(before, times()),
-        **summary(busy, idle),
+        "parts": measured,
     }
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "operate.json").write_text(json.dumps(found | {"busy": busy, "idle": idle}, indent=1) + "\n")
+    (options.out / "operate.json").write_text(json.dumps(found, indent=1) + "\n")
     if options.page is not None:
         put_into_page(options.page, "operate", markdown(found))
     print(markdown(found))
     return 0
 
 
-def stretches(bootstrap: str, options: argparse.Namespace, rate: int, turns: int) -> list[dict[str, Any]]:
-    """Of one member: not operated, operated, not operated, and so on."""
+def stretches(bootstrap: str, options: argparse.Namespace, what: str, rate: int, turns: int) -> list[dict[str, Any]]:
+    """Of one member: without it, with it, without it, and so on."""
     topic = f"operate-{time.time_ns()}"
     Admin({"bootstrap.servers": bootstrap}).create_topics({topic: PARTITIONS}, config={"retention.bytes": 50_000_000})
     member = [sys.executable, "-m", "operate.member", bootstrap, topic, str(options.seconds), str(turns)]
     feed = [sys.executable, "-m", "operate.feed", bootstrap, topic, str(PARTITIONS), str(rate)]
     found: list[dict[str, Any]] = []
     with ExitStack() as stack:
-        lines = stack.enter_context(LineProcess([*member, str(options.work_ms)])).lines()
+        lines = stack.enter_context(LineProcess([*member, str(options.work_ms), what])).lines()
         assert next(lines) == "assigned"
         if rate:
             stack.enter_context(LineProcess(feed))
         for line in lines:
             found.append(json.loads(line))
-            print(f"{'operated' if len(found) % 2 == 0 else 'alone':>8} {line}", flush=True)
+            print(f"{what} {'on' if len(found) % 2 == 0 else 'off'}: {line}", flush=True)
     assert len(found) == 2 * turns + 1, "the member ended before its time"
     return found
 
@@ -113,10 +118,17 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 def markdown(found: dict[str, Any]) -> str:
     """The table for the docs."""
+    rows = [_row(WHAT[what], found, one) for what, one in found["parts"].items()]
+    head = ["", "records/s", "handler", "a record, without", "with", "more (95 of 100)", "turns"]
+    return table("", [*head, "a second idle, without", "more", "of what the records take", "load"], rows).lstrip()
+
+
+def _row(what: str, run: dict[str, Any], found: dict[str, Any]) -> list[str]:
     low, high = found["interval_percent"]
-    row = [
+    return [
+        what,
         f"{found['slowest']:,}",
-        f"{found['work_ms']:g} ms",
+        f"{run['work_ms']:g} ms",
         f"{found['off_us']:.1f} µs",
         f"{found['on_us']:.1f} µs",
         f"{found['overhead_percent']:+.2f} % ({low:+.2f} to {high:+.2f} %)",
@@ -124,10 +136,8 @@ def markdown(found: dict[str, Any]) -> str:
         f"{found['idle_off_ms']:.1f} ms",
         f"{found['idle_more_ms']:+.1f} ms",
         f"{found['idle_share_percent']:+.2f} %",
-        f"{found['load']:.1f}",
+        f"{run['load']:.1f}",
     ]
-    head = ["records/s", "handler", "a record, without", "with", "more (95 of 100)", "turns"]
-    return table("", [*head, "a second idle, without", "more", "of what the records take", "load"], [row]).lstrip()
 
 
 def arguments() -> argparse.Namespace:
@@ -135,7 +145,8 @@ def arguments() -> argparse.Namespace:
     add = partial(parser.add_argument, metavar="N", type=int)
     add("--rate", default=10_000, help="records a second (10,000)")
     add("--seconds", default=8, help="how long each stretch counts, of which a turn has one operated (8)")
-    add("--turns", default=40, help="how many (40: a quarter of an hour)")
+    add("--turns", default=40, help="how many (40: a quarter of an hour for each part)")
+    parser.add_argument("--parts", nargs="+", choices=WHAT, default=[*WHAT], help="what is measured (both)")
     parser.add_argument("--work-ms", type=float, default=1.0, metavar="N", help="how long a handler waits (1)")
     parser.add_argument("--out", type=Path, default=Path("artifacts"), metavar="DIR", help="where files go (artifacts)")
     text = "also put the table into this page (docs/benchmarks.md)"

@@ -1,7 +1,8 @@
-"""One member, in a process of its own: `python -m operate.member BOOTSTRAP TOPIC SECONDS TURNS WORK_MS`.
+"""One member, in a process of its own: `python -m operate.member BOOTSTRAP TOPIC SECONDS TURNS WORK_MS operations|key`.
 
-It tells when it has its partitions. Then it is operated for some seconds, and is not for as many, by turns; of each such
-stretch it tells in a line of JSON what processor time the whole process took, how long it was, and how many records ended.
+It tells when it has its partitions. Then it is operated (or holds a key) for some seconds, and is not for as many, by
+turns. Of each such stretch it tells in a line of JSON what processor time the whole process took, how long it was, and
+how many records ended.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import keylane as kl
+from keylane.flow.keys import KeyRule, Where
 from keylane.kafka.admin import Admin
 from keylane.operations.agent import Agent
 from keylane.parallel_consumer import OperatedConsumer
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CONCURRENCY = 64
+HELD = b"7"
+"""The key, of those of `operate.feed`."""
 LOOK_S = 0.05
 WARM_S = 5.0
 """Before the first stretch."""
@@ -30,7 +34,7 @@ SETTLE_S = 2.0
 
 
 def main() -> None:
-    bootstrap, topic, seconds, turns, work_ms = sys.argv[1:]
+    bootstrap, topic, seconds, turns, work_ms, what = sys.argv[1:]
     partitions = Admin({"bootstrap.servers": bootstrap}).topics()[topic]
     work_s = float(work_ms) / 1000
     pipeline = kl.Pipeline(
@@ -52,7 +56,7 @@ def main() -> None:
             if number % 2 == 0:
                 found = stretch(consumer, float(seconds))
             else:
-                with operated(pipeline, consumer):
+                with operated(pipeline, consumer) if what == "operations" else holding(consumer):
                     found = stretch(consumer, float(seconds))
             print(json.dumps(found), flush=True)
         consumer.stop("now")
@@ -69,6 +73,16 @@ def operated(pipeline: kl.Pipeline, consumer: kl.ParallelConsumer) -> Iterator[N
         yield
     finally:
         agent.close()
+
+
+@contextmanager
+def holding(consumer: kl.ParallelConsumer) -> Iterator[None]:
+    """Of one key of many; its records run once it is released."""
+    consumer.rule_keys((KeyRule(Where.of_key(HELD), "hold"),))
+    try:
+        yield
+    finally:
+        consumer.rule_keys(())
 
 
 def stretch(consumer: kl.ParallelConsumer, seconds: float) -> dict[str, Any]:
