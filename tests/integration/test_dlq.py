@@ -15,7 +15,6 @@ import peers
 import pytest
 from confluent_kafka import Producer
 
-import keylane as kl
 from keylane.cli import main
 from keylane.consumer.dead_letters import said_of
 from keylane.errors import PeerError
@@ -26,7 +25,6 @@ from keylane.records import Output
 from keylane.testing import EmbeddedBroker
 from kit.committed import committed_values
 from kit.redriver import STEPS_A_LOT, redrive, stop
-from kit.stage import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -164,37 +162,6 @@ def test_redrive_and_purge(servers: str, topic: str, capsys: pytest.CaptureFixtu
     assert [one["new_start_offset"] for one in time["partitions"]] == [16, 15]
     keylane(capsys, servers, "purge", dead, "--to-latest", "--execute")
     assert keylane(capsys, servers, "list", dead)["matching"] == 0
-
-
-def test_a_letters_record_runs_again_in_its_group_alone_and_the_letter_counts_as_back(
-    servers: str, topic: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As the runbook has it: nothing is copied, and no redrive sends the letter."""
-    dead, ran, fails = f"{topic}.dead", [], [True]
-
-    def handler(record: kl.Record) -> None:
-        ran.append(record.offset)
-        if record.offset == 1 and fails:
-            raise ValueError("bad")
-
-    stage = Stage(servers, topic)
-    stage.create(1)
-    stage.fill([(b"k", 0)] * 3)
-    stage.run(handler, retries=kl.Retries(max_attempts=1), on_exhausted=kl.DeadLetter(dead))
-    (letter,) = keylane(capsys, servers, "list", dead)["letters"]
-    at = ["--bootstrap", servers, "--execute"]
-    record = f"{letter['topic']}:{letter['partition']}@{letter['offset']}"
-    assert main(["records", "replay", stage.group, record, *at]) == 0
-    assert main(["groups", "reset", f"keylane-redrive-{dead}", "--topic", dead, "--to-earliest", *at]) == 0
-    assert main(["records", "skip", f"keylane-redrive-{dead}", letter["letter"], *at]) == 0
-    capsys.readouterr()
-    assert keylane(capsys, servers, "list", dead, "--waiting")["matching"] == 0
-    sent = keylane(capsys, servers, "redrive", dead, "--execute")
-    assert (sent["letters"], sent["redriven_before"]) == (0, 1)
-    fails.clear()
-    stage.run(handler, on_exhausted=kl.DeadLetter(dead))
-    assert ran == [0, 1, 2, 1]
-    assert stage.all_is_committed()
 
 
 def test_a_later_redrive_fences_an_earlier_one(servers: str, topic: str) -> None:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from keylane.kafka.admin import Admin
     from keylane.kafka.group_descriptions import Partition
     from keylane.kafka.replacing import Offsets
-    from keylane.operations.commands import Asked
 
 Verb = Literal["replay", "skip", "park"]
 
@@ -109,7 +108,7 @@ def edit(
     }
 
 
-def _as_command(verb: Verb, places: Sequence[Place], dlq: str | None) -> Asked:
+def _as_command(verb: Verb, places: Sequence[Place], dlq: str | None) -> Passing | Replay:
     """What the members would have been told."""
     names = tuple((one.topic, one.partition, one.offset) for one in places)
     return Replay(names) if verb == "replay" else Passing(names, dlq)

@@ -17,6 +17,7 @@ from keylane.desk.groups import selected
 from keylane.desk.letters import Queue, Wanted, list_report, redrive_group, show_report
 from keylane.desk.purge import Below, purge
 from keylane.desk.redrive import How, redrive
+from keylane.desk.redrive_in_group import redrive_in_group
 from keylane.errors import UsageError
 from keylane.flow.keys import KeyRule, Treatment, Where
 from keylane.operations.commands import Release
@@ -116,7 +117,11 @@ class Actions:
         rate = None if body.get("rate") is None else float(_number(body, "rate"))
         rounds = _number(body, "max_rounds", 3)
         how = How(_flag(body, "execute"), _optional(body, "to"), rounds, rate, limit)
-        return redrive(queue, _wanted(body), how) | {"line": redrive_line(body)}
+        if (group := _optional(body, "in_group")) is None:
+            report = redrive(queue, _wanted(body), how)
+        else:
+            report = redrive_in_group(queue, _wanted(body), how, group, self._token)
+        return report | {"line": redrive_line(body)}
 
     def purge(self, body: Report) -> Report:
         """Delete letters for good, with `execute`; else count those that would be."""
@@ -171,7 +176,14 @@ def operate_line(group: str, do: str, body: Report) -> str:
 def redrive_line(body: Report) -> str:
     """`keylane dlq redrive …` with the same effect."""
     words = ["keylane", "dlq", "redrive", _text(body, "topic")]
-    for name, option in (("from", "topic"), ("error",) * 2, ("reason",) * 2, ("key",) * 2, ("to",) * 2):
+    for name, option in (
+        ("from", "topic"),
+        ("error",) * 2,
+        ("reason",) * 2,
+        ("key",) * 2,
+        ("to",) * 2,
+        ("in_group", "in-group"),
+    ):
         if (text := _optional(body, name)) is not None:
             words += [f"--{option}", text]
     for name in ("since", "until"):

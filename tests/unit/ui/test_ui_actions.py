@@ -159,6 +159,10 @@ def test_the_same_redrive_is_one_that_the_command_line_takes() -> None:
     words = shlex.split(line)[1:]
     args = build_parser(words).parse_args(words)
     assert (args.dlq, args.topic, args.limit, args.rate, args.execute) == ("t.dead", "t", 3, 2.0, True)
+    line = redrive_line({"topic": "t.dead", "in_group": "the group"})
+    assert line == "keylane dlq redrive t.dead --in-group 'the group'"
+    words = shlex.split(line)[1:]
+    assert build_parser(words).parse_args(words).in_group == "the group"
     chosen = {"reason": "timed out", "key": "a b", "since": 1_763_712_000_000, "until": None}
     line = redrive_line({"topic": "t.dead", **chosen})
     since = "2025-11-21T08:00:00.000+00:00"

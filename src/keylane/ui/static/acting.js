@@ -39,13 +39,13 @@ export function openRedrive(topic, filters) {
   const fields = [
     el("div", { class: "fields" }, field("Only records of topic", text("from", { value: filters.from })), field("Only this error", text("error", { value: filters.error })), field("Only reasons with", text("reason", { value: filters.reason })), field("Only this key", text("key", { value: filters.key }))),
     el("div", { class: "fields" }, ...["since", "until"].map((name) => field(`Only written ${name}`, el("input", { type: "datetime-local", step: "1", name, value: filters[name] })))),
-    el("div", { class: "fields" }, field("At most", text("limit", { inputmode: "numeric", placeholder: "all" })), field("A second at most", text("rate", { inputmode: "numeric", placeholder: "no limit" })), field("Rounds at most", text("max_rounds", { inputmode: "numeric", placeholder: "3" }))),
+    el("div", { class: "fields" }, field("At most", text("limit", { inputmode: "numeric", placeholder: "all" })), field("A second at most", text("rate", { inputmode: "numeric", placeholder: "no limit" })), field("Rounds at most", text("max_rounds", { inputmode: "numeric", placeholder: "3" })), field("In group, as no copy", text("in_group", { placeholder: "no: copies" }))),
   ];
   const read = (form) => ({
-    topic, ...Object.fromEntries(["from", "error", "reason", "key"].map((name) => [name, form.elements[name].value])),
+    topic, ...Object.fromEntries(["from", "error", "reason", "key", "in_group"].map((name) => [name, form.elements[name].value])),
     since: momentOf(value(form, "since")), until: momentOf(value(form, "until")), ...numbers(form, ["limit", "rate", "max_rounds"]),
   });
-  const note = "Letters go back to their topics, each once, in transactions that hold the redrive's position. Started again, it goes on.";
+  const note = "Letters go back to their topics, each once, in transactions that hold the redrive's position. With a group its members run the records again where they are. Started again, it goes on.";
   openSteps(`Redrive · ${topic}`, note, fields, read, "/api/redrive", {
     would: redriven,
     did: redriven,
@@ -205,6 +205,8 @@ function answers(report, executed) {
 const LEFT = {
   rounds: "came back as often as allowed", "no topic": "do not say where the record was", "missing topic": "are of a topic that does not exist",
   "own topic": "are of the dead-letter topic itself", "no copy": "have neither key nor value", "too far": "are too far behind letters that wait",
+  "no map": "are of partitions of which the group has no offset map", "not complete": "are of records that are not complete: they run without that", deleted: "are of records that the log has no longer",
+  unknown: "were begun by a member that did not say how that ended: look where their records stand", refused: "were not replayed: the log of commands says why",
 };
 
 function redriven(report) {
