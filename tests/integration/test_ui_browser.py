@@ -401,6 +401,19 @@ def test_a_record_is_shown_skipped_parked_and_replayed(
     dialog.get_by_role("button", name="Send to 1 member").click()
     dialog.get_by_text(f"Not done: {stage.topic}:0@12").wait_for()
     dialog.get_by_text("it is not complete: it runs without a replay").wait_for()
+    page.keyboard.press("Escape")
+    see(page, served, f"letters/{stage.topic}.dead")
+    rows(page, "Dead letters").get_by_text(f"{stage.topic}-0@11").wait_for()
+    page.get_by_role("button", name="Redrive").click()
+    dialog.get_by_label("Run again in group").fill(stage.group)
+    dialog.get_by_role("button", name="Dry run").click()
+    dialog.get_by_role("button", name="Send 1 back").click()
+    dialog.get_by_text("1 letters sent back").wait_for()
+    assert f"keylane dlq redrive {stage.topic}.dead --in-group {stage.group} --execute" in dialog.inner_text()
+    dialog.get_by_role("button", name="Close").click()
+    rows(page, "Dead letters").get_by_text("yes", exact=True).wait_for()
+    assert (stage.topic, 0, 11) not in stage.covered(), "it runs again"
+    assert len(stage.read(stage.topic)) == 34, "no copy"
 
 
 def go_to(page: Page, label: str, most: int = 60) -> None:
