@@ -17,7 +17,12 @@ def main() -> None:
     bootstrap, topic, *numbers = sys.argv[1:]
     partitions, rate = map(int, numbers)
     ends = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ends.set()), daemon=True).start()
+
+    def listen() -> None:
+        sys.stdin.read()
+        ends.set()
+
+    threading.Thread(target=listen, daemon=True).start()
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
     began, sent = time.monotonic(), 0
     while not ends.is_set():
