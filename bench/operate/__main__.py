@@ -46,7 +46,7 @@ def main() -> int:
             idle = stretches(broker.bootstrap, options, what, 0, IDLE_TURNS)
             busy = stretches(broker.bootstrap, options, what, options.rate, options.turns)
             measured[what] = {"busy": busy, "idle": idle, **summary(busy, idle)}
-    found = {
+    found: dict[str, Any] = {
         "rate": options.rate,
         "work_ms": options.work_ms,
         "seconds": options.seconds,
