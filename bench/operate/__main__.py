@@ -66,7 +66,7 @@ def main() -> int:
 def stretches(bootstrap: str, options: argparse.Namespace, what: str, rate: int, turns: int) -> list[dict[str, Any]]:
     """Of one member: without it, with it, without it, and so on."""
     topic = f"operate-{time.time_ns()}"
-    Admin({"bootstrap.servers": bootstrap}).create_topics({topic: PARTITIONS}, config={"retention.bytes": 50_000_000})
+    Admin({"bootstrap.servers": bootstrap}).create_topics({topic: PARTITIONS}, config={"retention.bytes": "50000000"})
     member = [sys.executable, "-m", "operate.member", bootstrap, topic, str(options.seconds), str(turns)]
     feed = [sys.executable, "-m", "operate.feed", bootstrap, topic, str(PARTITIONS), str(rate)]
     found: list[dict[str, Any]] = []
