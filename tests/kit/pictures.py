@@ -170,7 +170,7 @@ def opened(browser: Browser, served: Served, where: str, size: tuple[int, int], 
     """A tab that shows it, unlocked."""
     with chromium.tab(browser, *size, color_scheme=theme, device_scale_factor=1) as (page, complaints):
         page.goto(f"{served.url}#/{where}")
-        page.locator("tbody tr td + td").first.wait_for()
+        page.locator("tbody tr:not(.empty)").first.wait_for()
         page.get_by_role("button", name="Unlock", exact=True).click()
         page.get_by_label("Token").fill(TOKEN)
         page.get_by_role("dialog").get_by_role("button", name="Unlock").click()
