@@ -252,7 +252,7 @@ def test_dead_letters_are_shown_opened_and_sent_back(page: Page, served: Served,
     for label, other, ours in (
         ("Reason has", "good", "bad"),
         ("Key", "k9", "k1"),
-        ("Written since", "2999-01-01T00:00:00", "2001-01-01T00:00:00"),
+        ("Written since", "2999-01-01T00:00", "2001-01-01T00:00"),
     ):
         field = page.get_by_role("search").get_by_label(label, exact=True)
         field.fill(other)

@@ -64,6 +64,10 @@ def main() -> None:
         admin = Admin(kafka)
         bookings = OffsetMap(400, [*range(400, 520, 7)], 640)
         admin.commit_offsets("bookings-jvm", {("bookings", 0): bookings.base}, {("bookings", 0): encode(bookings)})
+        producer = Producer(kafka)
+        for _ in range(700):
+            producer.produce("bookings", b"a booking", partition=0)
+        producer.flush(30)
         for number in range(3):
             stack.enter_context(member(kafka, f"weather-{number}"))
         stack.enter_context(feeding(broker.bootstrap_servers))
@@ -72,9 +76,9 @@ def main() -> None:
         client = PageClient(served.url, TOKEN)
         with client.watching(GROUP) as watching:
             watching.until(lambda view: len(view.get("members", {})) == 3, "all report")
-            client.act("/api/operate", group=GROUP, do="pause", topics=[f"{TOPIC}:3"], execute=True)
             client.act("/api/operate", group=GROUP, do="hold-key", where="key=N1050*", execute=True)
             watching.until(lambda view: len(view["history"]) >= MOMENTS, "there are minutes to show", EVENTS)
+            client.act("/api/operate", group=GROUP, do="pause", topics=[f"{TOPIC}:3"], execute=True)
         if options.every:
             every(browser, served, options.folder)
         else:

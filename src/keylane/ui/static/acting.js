@@ -38,7 +38,7 @@ export function openOrder(group, title, note, fields, read) {
 export function openRedrive(topic, filters) {
   const fields = [
     el("div", { class: "fields" }, field("Only records of topic", text("from", { value: filters.from })), field("Only this error", text("error", { value: filters.error })), field("Only reasons with", text("reason", { value: filters.reason })), field("Only this key", text("key", { value: filters.key }))),
-    el("div", { class: "fields" }, ...["since", "until"].map((name) => field(`Only written ${name}`, el("input", { type: "datetime-local", step: "1", name, value: filters[name] })))),
+    el("div", { class: "fields" }, ...["since", "until"].map((name) => field(`Only written ${name}`, el("input", { type: "datetime-local", name, value: filters[name] })))),
     el("div", { class: "fields" }, field("At most", text("limit", { inputmode: "numeric", placeholder: "all" })), field("A second at most", text("rate", { inputmode: "numeric", placeholder: "no limit" })), field("Rounds at most", text("max_rounds", { inputmode: "numeric", placeholder: "3" })), field("Run again in group", text("in_group", { placeholder: "none: copies go" }))),
   ];
   const read = (form) => ({
