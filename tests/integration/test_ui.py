@@ -287,11 +287,11 @@ def test_payloads_are_shown_as_the_pipelines_deserializers_make_them(stage: Stag
     stage.fill([(b"the key", 0)])
     stage.admin.commit_offsets(stage.group, {(stage.topic, 0): 0})
 
-    def upper(data: bytes | None) -> str | None:
-        return None if data is None else data.decode().upper()
+    def upper(data: bytes, _: object) -> str:
+        return data.decode().upper()
 
     ours = stage.pipeline(print, key_deserializer=upper, value_deserializer=upper, on_exhausted=kl.DeadLetter(dead))
-    others = Stage(stage.servers, "others", group="others").pipeline(print, key_deserializer=lambda _: "no")
+    others = Stage(stage.servers, "others", group="others").pipeline(print, key_deserializer=lambda *_: "no")
     with Page({"bootstrap.servers": stage.servers}, stage.admin, token=TOKEN, pipelines=[others, ours]) as page:
         client = PageClient(page.url, TOKEN)
         assert client.act("/api/payload", topic=dead, partition=0, offset=0)["value"] == "THE VALUE 0"
