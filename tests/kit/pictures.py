@@ -136,9 +136,10 @@ def pictures(browser: Browser, served: Served, folder: Path) -> None:
     """Those of the docs."""
     with opened(browser, served, f"group/{GROUP}", (1440, 1120), "light") as page:
         page.screenshot(path=folder / "ui-group.png")
-    with opened(browser, served, "", (1180, 360), "dark") as page:
+    with opened(browser, served, "", (1180, 240), "dark") as page:
         page.screenshot(path=folder / "ui-groups-dark.png")
     with opened(browser, served, f"letters/{DEAD}", (1180, 460), "light") as page:
+        page.get_by_text("read", exact=True).wait_for()
         page.screenshot(path=folder / "ui-letters.png")
     with opened(browser, served, f"group/{GROUP}", (390, 800), "light") as page:
         page.get_by_role("group", name="Commands").get_by_role("button", name="Drain", exact=True).click()
