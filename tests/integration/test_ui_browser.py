@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import keylane as kl
-from keylane.consumer.snapshot import PartitionSnapshot
 from keylane.kafka.keyed_topic import KeyedWriter
 from keylane.offsets import OffsetMap, encode
 from keylane.operations.agent import REPORTS_CONFIG
-from keylane.operations.commands import Holding
 from keylane.operations.reports import key_of, value_of
 from keylane.pipeline import topics_of_operations
 from keylane.ui.page import Page as Served
-from keylane.version import __version__
 from kit import browser as chromium
 from kit import operated
-from kit.operated import PARTITIONS, TOKEN
+from kit.operated import PARTITIONS, TOKEN, report_of
 from kit.stage import Stage, ThreadMember, until
 
 if TYPE_CHECKING:
@@ -500,7 +497,7 @@ def test_lanes_have_their_host_and_sparks_pages(page: Page, served: Served, stag
             "failures": 3,
         },
     ]
-    said = report(stage.group, stage.topic, 0, 1) | {
+    said = report_of(stage.group, stage.topic, 0, 1) | {
         "runs": "lanes",
         "client_id": "the driver",
         "spark_ui": "http://127.0.0.1:4040",
@@ -560,7 +557,7 @@ def test_a_thousand_partitions_and_a_hundred_members_stay_quick(page: Page, serv
         while not closing.is_set():
             turn += 1
             for number in range(members):
-                writer.write(key_of(f"member-{number:02}"), value_of(report(stage.group, many, number, turn)))
+                writer.write(key_of(f"member-{number:02}"), value_of(report_of(stage.group, many, number, turn)))
             maps = {(many, n): OffsetMap(turn, [*range(turn, turn + 40, 2)], turn + 90 + n % 7) for n in range(1_000)}
             offsets = {name: one.base for name, one in maps.items()}
             stage.admin.commit_offsets(stage.group, offsets, {name: encode(one) for name, one in maps.items()})
@@ -590,22 +587,3 @@ def test_a_thousand_partitions_and_a_hundred_members_stay_quick(page: Page, serv
 def scripting_s(client: Any) -> float:
     found = {one["name"]: one["value"] for one in client.send("Performance.getMetrics")["metrics"]}
     return float(found["ScriptDuration"])
-
-
-def report(group: str, topic: str, number: int, turn: int) -> Any:
-    """Of one of the hundred members, with ten partitions."""
-    now_ms = int(time.time() * 1000)
-    mine = range(10 * number, 10 * number + 10)
-    parts = [
-        PartitionSnapshot(topic, one, turn, turn, turn + 90, 20, turn + 200, turn + 500, in_handlers=turn % 5)
-        for one in mine
-    ]
-    snapshot = kl.Snapshot(processed=turn * 1_000, in_flight=turn % 16, concurrency=16, partitions=tuple(parts))
-    work = {"lane": None, "topic": topic, "why": "running", "attempt": 1, "due_in_ms": None, "behind": 3, "key": None}
-    in_hand = [work | {"partition": one, "offset": turn, "age_ms": turn} for one in mine]
-    return {
-        "version": 1, "group": group, "member": f"member-{number:02}", "runs": "process", "client_id": None,
-        "host": f"host-{number}", "pid": number, "keylane": __version__, "started_ms": 0, "reported_ms": now_ms,
-        "interval_ms": 2_000, "takes_commands": True, "command": 0, "holding": Holding().to_dict(),
-        "snapshot": snapshot.to_dict(), "lanes": [], "in_hand": in_hand, "waiting": [], "queues": in_hand,
-    }  # fmt: skip
