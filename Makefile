@@ -28,7 +28,7 @@ help:
 	@echo "make bench-broker  records and transactions beside Apache Kafka  (ARGS=\"--quick --rows 'produce*' --sizes\")"
 	@echo "make bench-http  10,000 HTTP requests in flight at once   (ARGS=\"--keys 1000 --latency-ms 500\")"
 	@echo "make bench-delivery  records/s under each guarantee, transactions beside the JVM's  (ARGS=\"--broker apache --rows 'transactions*'\")"
-	@echo "make bench-operate  processor time of a member that is operated, and of one that is not  (ARGS=\"--rate 10000 --repeat 3\")"
+	@echo "make bench-operate  what it costs a member to be operated, in processor time  (ARGS=\"--rate 10000 --turns 10\")"
 	@echo "make bench-scenarios  use cases beside a plain consumer  (ARGS=\"burst\")"
 	@echo "make mutants  faults in src that a named test has to notice  (ARGS=\"--only tracker\")"
 	@echo "make walk   the files that one record, one commit and one row pass (ARGS=\"record --markdown\")"

@@ -23,45 +23,14 @@ from keylane.operations.commands import mac_of
 from keylane.operations.reports import key_of
 from keylane.pipeline import topics_of_operations
 from keylane.testing import EmbeddedBroker
-from kit.operated import (
-    OPERATIONS,
-    PARTITIONS,
-    TOKEN,
-    Members,
-    are_heard,
-    fill,
-    import_commands,
-    operate,
-    quick_broker,
-    refused,
-    stage_of,
-)
+from kit import operated
+from kit.operated import OPERATIONS, PARTITIONS, TOKEN, Members, are_heard, fill, operate, refused
 from kit.stage import Stage, ThreadMember, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-
-@pytest.fixture(scope="module", autouse=True)
-def commands() -> None:
-    import_commands()
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with quick_broker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def stage(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Stage:
-    return stage_of(broker, request.node.name)
-
-
-@pytest.fixture
-def token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KEYLANE_OPERATIONS_TOKEN", TOKEN)
+broker, stage, token = operated.broker, operated.stage, operated.token
 
 
 @pytest.mark.full

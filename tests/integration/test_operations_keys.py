@@ -12,51 +12,20 @@ from confluent_kafka import Producer
 import keylane as kl
 from keylane.cli import main
 from keylane.operations.operator import Operator
-from kit.operated import (
-    OPERATIONS,
-    PARTITIONS,
-    TOKEN,
-    Members,
-    are_heard,
-    fill,
-    import_commands,
-    operate,
-    quick_broker,
-    refused,
-    stage_of,
-)
+from kit import operated
+from kit.operated import OPERATIONS, PARTITIONS, Members, are_heard, fill, operate, refused
 from kit.stage import Stage, ThreadMember, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from keylane.testing import EmbeddedBroker
 
-
-@pytest.fixture(scope="module", autouse=True)
-def commands() -> None:
-    import_commands()
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with quick_broker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def stage(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Stage:
-    return stage_of(broker, request.node.name)
-
-
-@pytest.fixture
-def token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KEYLANE_OPERATIONS_TOKEN", TOKEN)
+broker, stage, token = operated.broker, operated.stage, operated.token
+pytestmark = pytest.mark.usefixtures("token")
 
 
 @pytest.mark.full
-@pytest.mark.usefixtures("token")
 def test_a_held_key_stays_held_while_members_are_killed_and_all_others_go_on(
     stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,7 +72,6 @@ def test_a_held_key_stays_held_while_members_are_killed_and_all_others_go_on(
         assert [(one["do"], one["about"]) for one in log] == [("hold-key", "key=3"), ("release-key", "key=3")]
 
 
-@pytest.mark.usefixtures("token")
 def test_a_skipped_key_never_runs_and_is_complete_and_so_it_is_after_a_death(
     stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,7 +91,6 @@ def test_a_skipped_key_never_runs_and_is_complete_and_so_it_is_after_a_death(
         assert set(members.ledger.done_times().values()) == {1}
 
 
-@pytest.mark.usefixtures("token")
 def test_a_slow_key_is_slow_by_its_header_and_others_are_not(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     times: dict[tuple[int, bytes], float] = {}
 
@@ -149,7 +116,6 @@ def test_a_slow_key_is_slow_by_its_header_and_others_are_not(stage: Stage, capsy
     assert max(fast) - min(fast) < 1.0
 
 
-@pytest.mark.usefixtures("token")
 def test_what_cannot_be_ruled_is_refused(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     member = ThreadMember(stage.pipeline(lambda _: None, operations=kl.Operations(**OPERATIONS)), "m")
     try:
@@ -177,7 +143,6 @@ def name(stage: Stage, source: tuple[str, int, int]) -> str:
     return f"{stage.topic}:{source[1]}@{source[2]}"
 
 
-@pytest.mark.usefixtures("token")
 def test_a_record_that_fails_is_skipped_and_its_key_goes_on_while_the_member_runs(
     stage: Stage, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -214,7 +179,6 @@ def test_a_record_that_fails_is_skipped_and_its_key_goes_on_while_the_member_run
 
 
 @pytest.mark.full
-@pytest.mark.usefixtures("token")
 def test_a_held_record_is_parked_and_never_runs_after_a_death_and_comes_back_by_a_redrive(
     stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -250,7 +214,6 @@ def test_a_held_record_is_parked_and_never_runs_after_a_death_and_comes_back_by_
         assert len(members.ledger.done_times()) == 210
 
 
-@pytest.mark.usefixtures("token")
 def test_a_record_that_runs_is_not_skipped_and_nobody_says_that_it_was(
     stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,7 +228,6 @@ def test_a_record_that_runs_is_not_skipped_and_nobody_says_that_it_was(
 
 
 @pytest.mark.full
-@pytest.mark.usefixtures("token")
 def test_a_member_that_is_killed_before_its_commit_is_said_to_be_and_the_record_runs_once(
     broker: EmbeddedBroker, stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -303,7 +265,6 @@ def test_a_member_that_is_killed_before_its_commit_is_said_to_be_and_the_record_
         assert members.ledger.done_times()[head] == 1, "nobody else has skipped it"
 
 
-@pytest.mark.usefixtures("token")
 def test_records_that_cannot_be_named_are_refused(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     member = ThreadMember(stage.pipeline(lambda _: None, operations=kl.Operations(**OPERATIONS)), "m")
     try:

@@ -3,10 +3,13 @@ killed meanwhile."""
 
 from __future__ import annotations
 
+import json
 import random
+import signal
 import sqlite3
 import threading
 import time
+from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -15,50 +18,23 @@ import pytest
 import keylane as kl
 from keylane.cli import main
 from keylane.desk.commands import Order, send
+from keylane.errors import PeerError
+from keylane.kafka.redriving import Redriving
 from keylane.operations.commands import replaying
 from keylane.operations.operator import Operator
-from kit.operated import (
-    OPERATIONS,
-    PARTITIONS,
-    TOKEN,
-    Members,
-    are_heard,
-    fill,
-    import_commands,
-    operate,
-    quick_broker,
-    refused,
-    stage_of,
-)
+from kit import operated
+from kit.operated import OPERATIONS, PARTITIONS, TOKEN, Members, are_heard, fill, operate, refused
+from kit.redriver import redrive, stop
 from kit.stage import Stage, ThreadMember, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from keylane.testing import EmbeddedBroker
     from kit.ledger import Source
 
-
-@pytest.fixture(scope="module", autouse=True)
-def commands() -> None:
-    import_commands()
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with quick_broker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def stage(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Stage:
-    return stage_of(broker, request.node.name)
-
-
-@pytest.fixture(autouse=True)
-def token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KEYLANE_OPERATIONS_TOKEN", TOKEN)
+broker, stage, token = operated.broker, operated.stage, operated.token
+pytestmark = pytest.mark.usefixtures("token")
 
 
 def name(source: Source) -> str:
@@ -162,6 +138,116 @@ def test_what_cannot_run_again_is_refused_and_the_member_says_why(
         member.end()
     alone = refused(capsys, stage, "replay-record", f"{stage.topic}:0@3", "--execute")
     assert "`keylane records skip|park|replay` needs none" in alone
+
+
+class Burying:
+    """A member that fails for some records, and buries them."""
+
+    def __init__(self, stage: Stage, *bad: tuple[int, int]) -> None:
+        self.dead = f"{stage.topic}.dead"
+        self.bad = set(bad)
+        self.ran: Counter[tuple[int, int]] = Counter()
+        stage.create(1, self.dead)
+        options = {
+            "operations": kl.Operations(**OPERATIONS),
+            "retries": kl.Retries(max_attempts=1),
+            "on_exhausted": kl.DeadLetter(self.dead),
+            "commit": kl.Commit(interval_ms=100),
+        }
+        self.member = ThreadMember(stage.pipeline(self.handle, **options), "m")
+
+    def handle(self, record: kl.Record) -> None:
+        self.ran[record.partition, record.offset] += 1
+        if (record.partition, record.offset) in self.bad:
+            raise ValueError("bad")
+
+    def __enter__(self) -> Burying:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.member.consumer.stop()
+        self.member.end()
+
+
+def redriven(capsys: pytest.CaptureFixture[str], stage: Stage, dead: str, *more: str, code: int = 0) -> dict[str, Any]:
+    capsys.readouterr()
+    found = main(["dlq", "redrive", dead, "--in-group", stage.group, "--bootstrap", stage.servers, "--json", *more])
+    said = capsys.readouterr()
+    assert found == code, said
+    return {} if code else json.loads(said.out)
+
+
+def test_records_of_dead_letters_run_again_in_their_group_once_each_without_a_copy(
+    stage: Stage, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = [(0, 1), (1, 2), (1, 3)]
+    with Burying(stage, *bad) as member:
+        fill(stage, 12)
+        until(lambda: are_heard(capsys, stage, 1), "it reports")
+        until(stage.all_is_committed, "all is done, or dead")
+        would = redriven(capsys, stage, member.dead)
+        assert (would["executed"], would["to"], len(stage.read(member.dead))) == (False, {stage.topic: 3}, 3)
+        member.bad.clear()
+
+        def no_commit(*_: object) -> None:
+            raise PeerError("it ends when the members have answered")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Redriving, "commit", no_commit)
+            redriven(capsys, stage, member.dead, "--limit", "2", "--execute", code=1)
+        until(lambda: member.ran.total() == 14, "two have run again")
+        found = redriven(capsys, stage, member.dead, "--execute")
+        assert (found["letters"], found["redriven_before"]) == (1, 2)
+        until(lambda: member.ran == Counter(dict.fromkeys(member.ran, 1)) + Counter(bad), "each once more, no other")
+        until(stage.all_is_committed, "all is done")
+        found = redriven(capsys, stage, member.dead, "--execute")
+        assert (found["letters"], found["redriven_before"], found["left"]) == (0, 3, {})
+        assert len(stage.read(stage.topic)) == 12, "no copy"
+
+
+def test_a_record_that_dies_again_has_a_letter_that_goes_and_rounds_are_bounded(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Burying(stage, (0, 1)) as member:
+        fill(stage, 12)
+        until(lambda: are_heard(capsys, stage, 1), "it reports")
+        for rounds in (1, 2):
+            until(lambda: len(stage.read(member.dead)) == rounds, "it is dead")  # noqa: B023 - called at once
+            until(stage.all_is_committed, "and committed")
+            found = redriven(capsys, stage, member.dead, "--max-rounds", "2", "--execute")
+            assert (found["letters"], found["redriven_before"]) == (1, rounds - 1)
+        until(lambda: len(stage.read(member.dead)) == 3, "it is dead again")
+        until(stage.all_is_committed, "and committed")
+        found = redriven(capsys, stage, member.dead, "--max-rounds", "2", "--execute")
+        assert (found["letters"], found["redriven_before"], found["left"]) == (0, 2, {"rounds": 1})
+        member.bad.clear()
+        operate(capsys, stage, "replay-record", f"{stage.topic}:0@1", "--execute")
+        found = redriven(capsys, stage, member.dead, "--execute")
+        assert (found["letters"], found["redriven_before"]) == (0, 3), "whoever asked for it"
+        assert redriven(capsys, stage, member.dead, "--to", stage.topic, code=2) == {}
+
+
+@pytest.mark.full
+def test_a_redrive_in_the_group_that_is_killed_at_each_step_lets_each_run_again_once(
+    stage: Stage, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    bad = [(partition, offset) for partition in range(PARTITIONS) for offset in (1, 2, 3)]
+    with Burying(stage, *bad) as member:
+        fill(stage, 15)
+        until(lambda: are_heard(capsys, stage, 1), "it reports")
+        until(stage.all_is_committed, "all is done, or dead")
+        member.bad.clear()
+        more = ("--in-group", stage.group, "--token-file", str(tmp_path / "token"))
+        try:
+            codes = [redrive(stage.servers, member.dead, step, None, *more) for step in range(1, 8)]
+            codes.append(redrive(stage.servers, member.dead, 0, None, *more))
+        finally:
+            stop()
+        assert codes[0] == -signal.SIGKILL
+        assert codes[-1] == 0
+        assert redriven(capsys, stage, member.dead)["redriven_before"] == len(bad)
+        until(lambda: member.ran == Counter(dict.fromkeys(member.ran, 1)) + Counter(bad), "each once more, no other")
 
 
 def test_with_transactions_nothing_is_replayed_while_members_run(

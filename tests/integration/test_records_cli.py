@@ -3,8 +3,10 @@ changes."""
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
+import socket
 import threading
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 T0 = 1_700_000_000_000
 SETTINGS = {"log.cleaner.backoff.ms": "100"}
 COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0"}
+BY = f"{getpass.getuser()}@{socket.gethostname()}"
 WRITTEN_BY_THE_JVM = "bAAGNgA="
 """The Parallel Consumer's map: of six offsets the first and the fourth are incomplete (BitSet v1)."""
 
@@ -124,7 +127,7 @@ def test_a_replayed_record_runs_again_once_and_no_other(
     dry = report(capsys, stage, "replay", *chosen)
     assert (dry["executed"], dry["conditional"], stage.committed()) == (False, None, before)
     done = report(capsys, stage, "replay", *chosen, "--execute")
-    assert done == dry | {"executed": True, "conditional": has_conditions}
+    assert done == dry | {"executed": True, "conditional": has_conditions, "in_log": False}
     assert [(one["partition"], one["offsets"], one["new_offset"]) for one in done["partitions"]] == [
         (0, [3, 7], 3),
         (1, [9], 9),
@@ -135,6 +138,23 @@ def test_a_replayed_record_runs_again_once_and_no_other(
     assert runs.run() == []
 
 
+def test_what_was_done_without_members_is_in_the_log_of_a_group_that_was_operated(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage.run(lambda _: None, operations=kl.Operations())
+    assert report(capsys, stage, "replay", *named(stage, (0, 7), (1, 2)))["in_log"] is None, "nothing was done"
+    assert report(capsys, stage, "replay", *named(stage, (0, 7), (1, 2)), "--execute")["in_log"]
+    assert report(capsys, stage, "skip", *named(stage, (0, 7)), "--execute")["in_log"]
+    assert main(["operate", "log", stage.group, "--bootstrap", stage.servers, "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["commands"]
+    assert (first["do"], first["about"]) == ("replay-record", f"{stage.topic}:0@7, {stage.topic}:1@2")
+    assert (second["do"], second["about"]) == ("skip-record", f"{stage.topic}:0@7")
+    assert {first["by"], second["by"]} == {BY}
+    assert [one["member"] for one in (*first["members"], *second["members"])] == ["keylane records"] * 2
+    assert main(["operate", "log", stage.group, "--bootstrap", stage.servers]) == 0
+    assert BY in capsys.readouterr().out
+
+
 def test_a_replay_while_others_are_incomplete(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     commit_map(stage, OffsetMap(4, [4, 6], 8))
     commit_map(stage, OffsetMap(10), partition=1)
@@ -142,7 +162,8 @@ def test_a_replay_while_others_are_incomplete(stage: Stage, capsys: pytest.Captu
     assert (code, err, out.splitlines()[-1]) == (0, "", "nothing was changed: add --execute to do it")
     assert out.splitlines()[1].split() == [stage.topic, "0", "1", "4", "1", "3", "8", "BitSet", "v1"]
     code, out, _ = keylane(capsys, stage, "replay", *named(stage, (0, 1)), "--execute")
-    assert (code, out.splitlines()[-1]) == (0, f"group {stage.group}: 1 records run again")
+    assert (code, out.splitlines()[-2]) == (0, f"group {stage.group}: 1 records run again, by {BY}")
+    assert f"`keylane operate log {stage.group}` has no word of it" in out
     assert Runs(stage).run() == [(0, 1), (0, 4), (0, 6), (0, 9)]
 
 
@@ -195,7 +216,7 @@ def test_a_skip_moves_the_committed_offset_over_the_first_record(
     assert report(capsys, stage, "skip", *named(stage, (0, 2)), "--execute")["partitions"][0]["new_offset"] == 5
     assert stage.committed()[stage.topic, 0] == OffsetMap(5, [5], 6)
     code, out, _ = keylane(capsys, stage, "skip", *named(stage, (0, 8)), "--execute")
-    assert (code, out.splitlines()[-1]) == (0, f"group {stage.group}: 1 records never run")
+    assert (code, out.splitlines()[-2]) == (0, f"group {stage.group}: 1 records never run, by {BY}")
     assert Runs(stage).run() == [(0, 5), (0, 7), (0, 9)]
 
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,8 @@ from keylane.pipeline import topics_of_operations
 from keylane.testing import EmbeddedBroker
 from keylane.ui import watch
 from keylane.ui.page import Page
-from kit.operated import PARTITIONS, TOKEN, quick_broker, stage_of
+from kit import operated
+from kit.operated import PARTITIONS, TOKEN
 from kit.page_client import PageClient
 from kit.processes import Started
 from kit.stage import Stage, ThreadMember, until
@@ -35,16 +37,7 @@ from kit.stage import Stage, ThreadMember, until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with quick_broker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def stage(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Stage:
-    return stage_of(broker, request.node.name)
+broker, stage = operated.broker, operated.stage
 
 
 @pytest.fixture
@@ -263,6 +256,13 @@ def test_dead_letters_are_shown_and_sent_back_and_their_payload_only_with_the_to
     listed = client.get("/api/letters", topic=dead).said
     assert (listed["matching"], len(listed["letters"])) == (6, 6)
     assert client.get("/api/letters", topic=dead, error="TimeoutError", limit="2").said["matching"] == 3
+    assert client.get("/api/letters", topic=dead, reason="lo").said["matching"] == 3
+    assert client.get("/api/letters", topic=dead, key="key").said["matching"] == 6
+    assert client.get("/api/letters", topic=dead, key="other").said["matching"] == 0
+    now_ms = int(time.time() * 1000)
+    assert client.get("/api/letters", topic=dead, since=f"{now_ms - 600_000}").said["matching"] == 6
+    assert client.get("/api/letters", topic=dead, until=f"{now_ms - 600_000}").said["matching"] == 0
+    assert client.act("/api/redrive", topic=dead, until=now_ms - 600_000)["letters"] == 0
     letter = client.get("/api/letter", topic=dead, partition="0", offset="1")
     assert (letter.said["error"], letter.said["value_bytes"]) == ("TimeoutError", 11)
     assert b"the value" not in letter.body
@@ -280,6 +280,23 @@ def test_dead_letters_are_shown_and_sent_back_and_their_payload_only_with_the_to
     assert (again["letters"], again["redriven_before"]) == (0, 3)
     waiting = client.get("/api/letters", topic=dead, waiting="yes").said
     assert (waiting["matching"], any(one["redriven"] for one in waiting["letters"])) == (3, False)
+
+
+def test_payloads_are_shown_as_the_pipelines_deserializers_make_them(stage: Stage) -> None:
+    dead = bury(stage, 1)
+    stage.fill([(b"the key", 0)])
+    stage.admin.commit_offsets(stage.group, {(stage.topic, 0): 0})
+
+    def upper(data: bytes, _: object) -> str:
+        return data.decode().upper()
+
+    ours = stage.pipeline(print, key_deserializer=upper, value_deserializer=upper, on_exhausted=kl.DeadLetter(dead))
+    others = Stage(stage.servers, "others", group="others").pipeline(print, key_deserializer=lambda *_: "no")
+    with Page({"bootstrap.servers": stage.servers}, stage.admin, token=TOKEN, pipelines=[others, ours]) as page:
+        client = PageClient(page.url, TOKEN)
+        assert client.act("/api/payload", topic=dead, partition=0, offset=0)["value"] == "THE VALUE 0"
+        (shown,) = client.act("/api/record", group=stage.group, record=f"{stage.topic}:0@0")["records"]
+        assert shown["key"] == "THE KEY"
 
 
 def test_letters_are_purged_and_those_that_wait_stay(stage: Stage, client: PageClient) -> None:

@@ -23,10 +23,10 @@ LOT = 4
 STEPS_A_LOT = 2 * LOT + 4
 
 
-def redrive(servers: str, topic: str, dies_at: int = 0, dies_after_s: float | None = None) -> int | None:
+def redrive(servers: str, topic: str, dies_at: int = 0, dies_after_s: float | None = None, *more: str) -> int | None:
     """The exit code of a process that redrives; it is killed at that step, if there are so many, or so long after its
     start, if it still runs."""
-    process = _processes.Process(target=_redrive, args=(servers, topic, dies_at))
+    process = _processes.Process(target=_redrive, args=(servers, topic, dies_at, *more))
     process.start()
     if dies_after_s is not None:
         process.join(dies_after_s)
@@ -45,7 +45,7 @@ def stop() -> None:
         server._stop()  # type: ignore[union-attr] # what CPython's own tests use
 
 
-def _redrive(servers: str, topic: str, dies_at: int) -> None:
+def _redrive(servers: str, topic: str, dies_at: int, *more: str) -> None:
     step = 0
 
     def around(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,4 +62,4 @@ def _redrive(servers: str, topic: str, dies_at: int) -> None:
     redriving.LOT = LOT
     for name in ("produce", "_until_told"):
         setattr(Redriving, name, around(getattr(Redriving, name)))
-    raise SystemExit(main(["dlq", "redrive", topic, "--bootstrap", servers, "--execute"]))
+    raise SystemExit(main(["dlq", "redrive", topic, "--bootstrap", servers, "--execute", *more]))

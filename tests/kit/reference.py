@@ -8,6 +8,7 @@ import ast
 import dataclasses
 import inspect
 import re
+from itertools import chain
 from textwrap import fill
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from pages import put_into_page
 
 import keylane
 from keylane.broker.config import BrokerConfig
-from keylane.cli.main import build_parser
+from keylane.cli.main import COMMANDS, build_parser
 from kit.house import ROOT
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def arguments(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
 def all_commands() -> str:
     """One section each."""
     sections = []
-    for parser in commands(build_parser([])):
+    for parser in chain.from_iterable(commands(build_parser([name])) for name in COMMANDS):
         about = fill(" ".join((parser.description or "").split("\n\n")[0].split()), WIDTH)
         parts = [f"## {parser.prog}", about[:1].upper() + about[1:], table(("argument", ""), arguments(parser))]
         sections.append("\n\n".join(filter(None, parts)))

@@ -6,7 +6,31 @@ from mutants import Mutant
 
 KILLS = "integration/test_dlq.py::test_a_redrive_that_is_killed_loses_none_and_sends_none_twice"
 
+IN_GROUP = "unit/operations/test_redrive_in_group.py"
+
 MUTANTS = [
+    Mutant(
+        "a redrive in the group that was killed asks for the same records once more",
+        "desk/redrive_in_group.py",
+        "if before is not None and before.is_done:",
+        "if False:",
+        "integration/test_operations_replay.py::"
+        "test_records_of_dead_letters_run_again_in_their_group_once_each_without_a_copy",
+    ),
+    Mutant(
+        "a record that dies again before its replay is said to be done is taken for back",
+        "desk/redrive_in_group.py",
+        "began_ms = members.accepted_ms.get((one.command, one.member), one.at_ms)",
+        "began_ms = one.at_ms",
+        f"{IN_GROUP}::test_a_letter_is_back_when_a_member_began_after_it_was_written_and_said_that_it_was_done",
+    ),
+    Mutant(
+        "a replay that nobody has said to be done is asked for once more",
+        "desk/redrive_in_group.py",
+        'reason = "unknown" if before is not None else run',
+        "reason = run",
+        f"{IN_GROUP}::test_a_letter_whose_replay_may_have_been_done_waits_for_an_operator",
+    ),
     Mutant(
         "a redrive's position is not in the transaction of its records",
         "kafka/redriving.py",
@@ -39,21 +63,21 @@ MUTANTS = [
         "what was not chosen counts as sent back",
         "desk/redrive.py",
         "            self.others += 1\n",
-        "            self.others += 1\n            tracker.complete([record.offset])\n",
+        "            self.others += 1\n            self.trackers[record.partition].complete([record.offset])\n",
         "unit/cli/test_cli_dlq.py::test_what_did_not_go_waits_and_what_went_never_goes_again",
     ),
     Mutant(
         "a letter goes back that the position cannot remember",
         "desk/redrive.py",
-        "if reason is None and record.offset > tracker.dispatch_limit(DispatchBound.for_cap(METADATA_CAP)):",
-        "if False:",
+        'return "too far" if record.offset > limit else None',
+        "return None",
         "unit/cli/test_cli_dlq.py::test_a_letter_that_the_position_cannot_remember_is_left",
     ),
     Mutant(
         "rounds are counted and bound nothing",
         "desk/redrive.py",
-        "if letter.rounds >= self.max_rounds:",
-        "if letter.rounds > self.max_rounds:",
+        "if letter.rounds + more_rounds >= self.max_rounds:",
+        "if letter.rounds + more_rounds > self.max_rounds:",
         "unit/cli/test_cli_dlq.py::test_each_reason_leaves_its_letter_waiting",
     ),
     Mutant(

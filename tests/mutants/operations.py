@@ -161,9 +161,23 @@ MUTANTS = [
     Mutant(
         "keys are in every report",
         "consumer/work.py",
-        "key = None if record.key is None or not shows_keys else _text(record.key)",
-        "key = None if record.key is None else _text(record.key)",
+        "key = record.key if shows_keys else None",
+        "key = record.key",
         f"{MEMBERS}::test_keys_that_wait_are_shown_with_the_reason",
+    ),
+    Mutant(
+        "when a member began is lost when it has ended",
+        "operations/results.py",
+        'began = ":accepted" if self.state == "accepted" else ""',
+        'began = ""',
+        "unit/operations/test_reports.py::test_when_a_member_began_stays_in_the_log_when_it_has_ended",
+    ),
+    Mutant(
+        "a key that is no text is told as another text",
+        "consumer/work.py",
+        "return key.decode()",
+        'return key.decode(errors="replace")',
+        f"{WORK}::test_a_key_is_told_as_text_where_it_is_one_and_as_the_expression_for_just_it",
     ),
     Mutant(
         "what waits behind a record is counted with it",

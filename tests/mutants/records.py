@@ -10,6 +10,13 @@ STARTS = "unit/kafka/test_starts.py"
 
 MUTANTS = [
     Mutant(
+        "nobody hears who has edited a group's map",
+        "operations/operator.py",
+        "    writer.write(result.key, result.value(group))\n",
+        "",
+        "integration/test_records_cli.py::test_what_was_done_without_members_is_in_the_log_of_a_group_that_was_operated",
+    ),
+    Mutant(
         "a replay lets everything behind the record run again",
         "offsets/edits.py",
         "OffsetMap(base, [*committed.runs, *offsets], committed.highest_completed)",

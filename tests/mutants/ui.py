@@ -41,8 +41,8 @@ MUTANTS = [
     Mutant(
         "the page shows a record's payload to everybody",
         "ui/actions.py",
-        "[name], None, payloads=payloads)",
-        "[name], None, payloads=True)",
+        "[name], pipeline, payloads=payloads)",
+        "[name], pipeline, payloads=True)",
         f"{SERVER}::test_a_record_is_shown_and_its_payload_only_with_the_token",
     ),
     Mutant(

@@ -22,7 +22,10 @@ def test_the_page_is_what_the_code_says(page: str, name: str) -> None:
 
 
 def test_every_command_has_a_section() -> None:
-    assert set(re.findall(r"^## keylane (\S+)", reference.all_commands(), re.MULTILINE)) == set(COMMANDS)
+    page = reference.all_commands()
+    assert set(re.findall(r"^## keylane (\S+)", page, re.MULTILINE)) == set(COMMANDS)
+    assert "## keylane dlq redrive\n" in page, "and what is below it"
+    assert "| `--bootstrap" in page, "with its options"
 
 
 def test_every_option_of_a_pipeline_and_of_the_broker_has_a_row() -> None:

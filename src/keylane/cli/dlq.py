@@ -107,6 +107,8 @@ def _add_filters(command: argparse.ArgumentParser) -> None:
 def _add_redrive(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--to", metavar="TOPIC", help="send them here (default: to the topic where the record was)")
+    add("--in-group", metavar="GROUP", help="send nothing: members of this group run the records again, where they are")
+    add("--token-file", metavar="FILE", help="a file with the token of those members")
     add("--max-rounds", type=int, default=3, metavar="N", help="leave what came back N times (default %(default)s)")
     add("--rate", type=float, metavar="N", help="so many a second at most (default: as fast as the brokers are)")
     add("--limit", type=int, metavar="N", help="so many at most, then stop")
@@ -156,7 +158,12 @@ def run_redrive(args: argparse.Namespace) -> int:
 
     queue, wanted = queue_of(args), wanted_of(args)
     how = How(args.execute, args.to, args.max_rounds, args.rate, args.limit)
-    return show(args, redrive(queue, wanted, how), print_redrive)
+    if args.in_group is None:
+        return show(args, redrive(queue, wanted, how), print_redrive)
+    from keylane.cli.operate_answers import token_of
+    from keylane.desk.redrive_in_group import redrive_in_group
+
+    return show(args, redrive_in_group(queue, wanted, how, args.in_group, token_of(args)), print_redrive)
 
 
 def run_purge(args: argparse.Namespace) -> int:

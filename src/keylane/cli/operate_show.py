@@ -119,7 +119,8 @@ def _queue_row(one: Report) -> tuple[object, ...]:
     lane = "" if one["lane"] is None else f", lane {one['lane']}"
     return (
         f"{one['topic']}-{one['partition']}@{one['offset']}",
-        *(one[name] for name in ("key", "behind", "why", "attempt")),
+        one["key"] or one.get("where"),  # bytes that are no text, as --where takes them
+        *(one[name] for name in ("behind", "why", "attempt")),
         None if one["age_ms"] is None else f"{one['age_ms'] / 1000:.1f} s",
         None if one["due_in_ms"] is None else f"in {one['due_in_ms'] / 1000:.1f} s",
         f"{one['member']}{lane}",
@@ -133,15 +134,16 @@ def print_log(report: Report) -> None:
         return
     rows = (
         (
-            one["number"],
+            one["number"] or None,
             one["sent"],
             one["by"],
             f"{one['do']} {one['about']}",
             each["member"],
+            each["accepted"],
             each["state"],
             each["text"],
         )
         for one in report["commands"]
         for each in one["members"]
     )
-    print_table(("NUMBER", "SENT", "BY", "COMMAND", "MEMBER", "RESULT", "WHY"), rows, numbers=[0])
+    print_table(("NUMBER", "SENT", "BY", "COMMAND", "MEMBER", "ACCEPTED", "RESULT", "WHY"), rows, numbers=[0])

@@ -6,23 +6,29 @@ Everything that is named is done, or refused with the first reason that is found
 
 from __future__ import annotations
 
+import getpass
+import socket
 from typing import TYPE_CHECKING, Literal
 
 from keylane.cli.asking import DRY_RUN
 from keylane.cli.groups_change import check_empty
 from keylane.cli.tables import print_table
+from keylane.consumer.passing import Passing
 from keylane.desk.records import check_in_log, look
 from keylane.errors import PeerError, UsageError
 from keylane.kafka.admin import CommittedOffset
+from keylane.kafka.membership import Replay
 from keylane.kafka.replacing import replace
 from keylane.offsets import encoding_of
 from keylane.offsets.edits import replayed, rewritten, skipped
+from keylane.operations.operator import note
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from keylane.cli.asking import Report, Settings
     from keylane.cli.records_park import Parking
+    from keylane.desk.places import Place
     from keylane.desk.records import Found
     from keylane.kafka.admin import Admin
     from keylane.kafka.group_descriptions import Partition
@@ -87,14 +93,25 @@ def edit(
     had_letters = parking.write(every) if execute and parking is not None else None
     is_conditional = _replaced(admin, kafka, group, before, after, parking) if execute else None
     letters = {} if parking is None else {"dlq": parking.topic, "had_letters": had_letters}
+    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    asked = _as_command(verb, [one.place for one in every], None if parking is None else parking.topic)
+    is_in_log = note(kafka, admin, group, asked, by) if execute else None
     return letters | {
         "group": group,
         "state": description.state,
         "verb": verb,
         "executed": execute,
         "conditional": is_conditional,
+        "by": by,
+        "in_log": is_in_log,
         "partitions": rows,
     }
+
+
+def _as_command(verb: Verb, places: Sequence[Place], dlq: str | None) -> Passing | Replay:
+    """What the members would have been told."""
+    names = tuple((one.topic, one.partition, one.offset) for one in places)
+    return Replay(names) if verb == "replay" else Passing(names, dlq)
 
 
 def _replaced(
@@ -150,7 +167,9 @@ def print_edit(report: Report) -> None:
     if report["executed"]:
         count = sum(len(one["offsets"]) for one in report["partitions"])
         verb: Verb = report["verb"]
-        print(f"group {report['group']}: {count} records {DONE[verb]}")
+        print(f"group {report['group']}: {count} records {DONE[verb]}, by {report['by']}")
+        if not report["in_log"]:
+            print(f"`keylane operate log {report['group']}` has no word of it: keep this line where others find it")
         if verb == "park":
             print(f"their letters are in {report['dlq']}: `keylane dlq redrive {report['dlq']}` brings them back")
     else:

@@ -11,8 +11,11 @@ from keylane.cli.asking import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_MS, add_bootst
 from keylane.desk import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from keylane.kafka.admin import Admin
     from keylane.kafka.redriving import Settings
+    from keylane.pipeline import Pipeline
     from keylane.ui.page import Page
 
 DEFAULT_PORT = 8420
@@ -27,10 +30,11 @@ examples:
   keylane ui                                         at http://127.0.0.1:{DEFAULT_PORT}/, of {DEFAULT_BOOTSTRAP}
   keylane ui --bootstrap kafka.example:9092 --command-config client.properties
   keylane ui --token-file token                      with pause, resume, drain, adjust, seek and redrive
+  keylane ui --pipeline pipeline.py                  its brokers; payloads as its deserializers make them
   keylane ui --host 0.0.0.0 --allow-host ops.example behind a proxy that has the name, TLS and the log-in
 
 Without a token the page only shows. With that of the members, in {TOKEN_VARIABLE} or a file, it
-acts for who enters the same token in the page, and shows payloads of dead letters to nobody else.
+acts for who enters the same token in the page, and shows payloads of records to nobody else.
 """
 
 
@@ -50,6 +54,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--port", type=int, default=DEFAULT_PORT, metavar="N", help="0 takes a free one (default %(default)s)")
     add("--allow-host", action="append", default=[], metavar="NAME", help="a name that leads here; may be repeated")
     add("--token-file", metavar="FILE", help="a file with the token of the members")
+    add(
+        "--pipeline",
+        action="append",
+        default=[],
+        metavar="FILE[:NAME]",
+        help="a pipeline: its brokers, its deserializers for its group and its dead letters; may be repeated",
+    )
     parser.set_defaults(func=run)
 
 
@@ -57,18 +68,20 @@ def run(args: argparse.Namespace) -> int:
     """Serve the page until Ctrl-C or SIGTERM; returns the exit code."""
     from keylane.cli.asking import admin_with, settings_of
     from keylane.cli.operate_answers import token_of
+    from keylane.cli.pipeline_file import load_pipeline
     from keylane.cli.signals import stopping
     from keylane.demo.stop import StopRequest
     from keylane.errors import UsageError
 
     if not 0 <= args.port < 2**16:
         raise UsageError(f"--port {args.port}: give a number from 0 to 65535")
-    kafka = settings_of(args, {})
+    pipelines = [load_pipeline(one)[1] for one in args.pipeline]
+    kafka = settings_of(args, pipelines[0].kafka if pipelines else {})
     token = token_of(args)
     stop = StopRequest()
     with (
         stopping(stop, "closing the page"),
-        page_of(kafka, admin_with(args, kafka), token, args.host, args.port, tuple(args.allow_host)) as page,
+        page_of(kafka, admin_with(args, kafka), token, args.host, args.port, args.allow_host, pipelines) as page,
     ):
         acts = "shows, and acts with the members' token" if token else "only shows: it has no token"
         print(f"keylane ui: {page.url} {acts}; Ctrl-C ends it", flush=True)
@@ -78,7 +91,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def page_of(
-    kafka: Settings, admin: Admin, token: str | None, host: str, port: int, hosts: tuple[str, ...] = ()
+    kafka: Settings,
+    admin: Admin,
+    token: str | None,
+    host: str,
+    port: int,
+    hosts: Sequence[str],
+    pipelines: Sequence[Pipeline],
 ) -> Page:
     """Raises `PeerError` when the extra `ui` is not installed."""
     from keylane.demo.extras import require
@@ -86,7 +105,7 @@ def page_of(
     require("aiohttp", extra="ui")
     from keylane.ui.page import Page
 
-    return Page(kafka, admin, token=token, host=host, port=port, hosts=hosts)
+    return Page(kafka, admin, token=token, host=host, port=port, hosts=hosts, pipelines=pipelines)
 
 
 def open_in_browser(url: str) -> None:

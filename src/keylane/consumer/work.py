@@ -5,9 +5,10 @@ It is made when somebody asks, and says no more than a page shows: the oldest, t
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict
+
+from keylane.flow.keys import MAX_CHARACTERS, Where
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,6 +52,9 @@ class WorkDict(TypedDict):
     due_in_ms: int | None
     behind: int
     key: str | None
+    """None also for one that is no text."""
+    where: NotRequired[str | None]
+    """The expression for just this key, unless that would be too long for one. Older members do not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +85,8 @@ def _record(task: Task, now: float) -> WorkRecord:
 
 
 def to_dict(record: WorkRecord, lane: int | None, *, shows_keys: bool) -> WorkDict:
-    """For JSON; a key is text, or Base64 where it is none."""
-    key = None if record.key is None or not shows_keys else _text(record.key)
+    """For JSON."""
+    key = record.key if shows_keys else None
     return {
         "lane": lane,
         "topic": record.topic,
@@ -93,12 +97,18 @@ def to_dict(record: WorkRecord, lane: int | None, *, shows_keys: bool) -> WorkDi
         "age_ms": record.age_ms,
         "due_in_ms": record.due_in_ms,
         "behind": record.behind,
-        "key": key,
+        "key": None if key is None else _text(key),
+        "where": None if key is None else _where(key),
     }
 
 
-def _text(key: bytes) -> str:
+def _text(key: bytes) -> str | None:
     try:
         return key.decode()
     except UnicodeDecodeError:
-        return base64.b64encode(key).decode()
+        return None
+
+
+def _where(key: bytes) -> str | None:
+    found = str(Where((key,)))
+    return found if len(found) <= MAX_CHARACTERS else None

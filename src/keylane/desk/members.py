@@ -41,12 +41,20 @@ def log_report(members: Members) -> Report:
                 "do": first.verb,
                 "about": first.about,
                 "members": [
-                    {"member": one.member, "state": one.state, "at": _time(one.at_ms), "text": one.text or None}
+                    {
+                        "member": one.member,
+                        "accepted": None
+                        if (at := members.accepted_ms.get((one.command, one.member))) is None
+                        else _time(at),
+                        "state": one.state,
+                        "at": _time(one.at_ms),
+                        "text": one.text or None,
+                    }
                     for one in answers.values()
                 ],
             }
         )
-    return {"group": members.group, "commands": sorted(commands, key=lambda one: (one["number"], one["sent"]))}
+    return {"group": members.group, "commands": sorted(commands, key=lambda one: (one["sent"], one["number"]))}
 
 
 def _time(at_ms: int) -> str:

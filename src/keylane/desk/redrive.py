@@ -41,6 +41,11 @@ LEFT = {
     "own topic": "are of the dead-letter topic itself: name another one with --to",
     "no copy": "have neither key nor value: the share group's errors.deadletterqueue.copy.record.enable is off",
     "too far": "are too far behind letters that wait to be remembered: redrive or purge those first",
+    "no map": "are of partitions in which the group has no commit, or none with an offset map",
+    "not complete": "are of records that are not complete in the group: they run without that",
+    "deleted": "are of records that the log has no longer: send the letters' copies, without --in-group",
+    "unknown": "were begun by a member that did not say how that ended: `keylane records show` says where they stand",
+    "refused": "were not replayed: `keylane operate log` says why",
 }
 """Why a letter that was wanted did not go."""
 
@@ -88,31 +93,40 @@ class Redrive:
 
     def goes(self, record: Record) -> Output | None:
         """What to produce for an observed letter, which then counts as back; None when it does not go."""
-        tracker = self.trackers[record.partition]
-        if tracker.is_complete(record.offset):
-            self.before += 1
-            return None
-        letter = read(record.headers)
-        if not self.wanted.has(record, letter.death):
-            self.others += 1
+        if (letter := self.chosen(record)) is None:
             return None
         topic = self.to or letter.death.topic
-        reason = self._reason(topic, record, letter)
-        if reason is None and record.offset > tracker.dispatch_limit(DispatchBound.for_cap(METADATA_CAP)):
-            reason = "too far"
-        if reason is not None or topic is None:
+        if (reason := self.why_not(record, letter)) is not None or topic is None:
             self.left[reason or "no topic"] += 1
             return None
-        tracker.complete([record.offset])
-        self.going[topic] += 1
+        self.settle([record], topic)
         partition = letter.death.partition
         is_there = self.to is None and partition is not None and partition < self.partitions[topic]
         return Output(
             topic, record.raw_key, record.raw_value, redriven(letter), partition=partition if is_there else None
         )
 
-    def _reason(self, topic: str | None, record: Record, letter: Letter) -> str | None:
-        if letter.rounds >= self.max_rounds:
+    def chosen(self, record: Record) -> Letter | None:
+        """What an observed letter says that is wanted, and did not come back."""
+        if self.trackers[record.partition].is_complete(record.offset):
+            self.before += 1
+            return None
+        letter = read(record.headers)
+        if not self.wanted.has(record, letter.death):
+            self.others += 1
+            return None
+        return letter
+
+    def settle(self, letters: Iterable[Record], topic: str) -> None:
+        """These count as back."""
+        for one in letters:
+            self.trackers[one.partition].complete([one.offset])
+            self.going[topic] += 1
+
+    def why_not(self, record: Record, letter: Letter, more_rounds: int = 0) -> str | None:
+        """Why a letter does not go, as `LEFT` has it; None where it does."""
+        topic = self.to or letter.death.topic
+        if letter.rounds + more_rounds >= self.max_rounds:
             return "rounds"
         if topic is None:
             return "no topic"
@@ -122,7 +136,8 @@ class Redrive:
             return "missing topic"
         if letter.death.kind == "share group" and record.raw_key is None and record.raw_value is None:
             return "no copy"
-        return None
+        limit = self.trackers[record.partition].dispatch_limit(DispatchBound.for_cap(METADATA_CAP))
+        return "too far" if record.offset > limit else None
 
     def positions(self, partitions: Iterable[int]) -> list[Position]:
         """What a commit of this moment says of these."""
@@ -167,13 +182,18 @@ class How:
 def redrive(queue: Queue, wanted: Wanted, how: How) -> Report:
     """Send letters back, or only count those that would go; returns the report. Raises `UsageError`."""
     partitions = queue.admin.topics()
-    _check(how, queue, partitions)
+    check(how, queue, partitions)
     run = Redrive(queue.topic, wanted, partitions, how.to, how.max_rounds)
     if how.execute:
         with Redriving(queue.kafka, queue.group, queue.topic) as target:
             _go(run, queue, how, target)
     else:
         _go(run, queue, how, None)
+    return report_of(run, queue, how)
+
+
+def report_of(run: Redrive, queue: Queue, how: How) -> Report:
+    """What became of it."""
     return {
         "topic": queue.topic,
         "group": queue.group,
@@ -186,7 +206,8 @@ def redrive(queue: Queue, wanted: Wanted, how: How) -> Report:
     }
 
 
-def _check(how: How, queue: Queue, partitions: Mapping[str, int]) -> None:
+def check(how: How, queue: Queue, partitions: Mapping[str, int]) -> None:
+    """Raises `UsageError` for what cannot be."""
     if how.max_rounds < 1:
         raise UsageError(f"--max-rounds {how.max_rounds}: give a whole number of at least 1")
     if how.rate is not None and not 0 < how.rate <= MAX_RATE:
@@ -202,10 +223,15 @@ def _check(how: How, queue: Queue, partitions: Mapping[str, int]) -> None:
 MAX_RATE = 1e9
 
 
-def _go(run: Redrive, queue: Queue, how: How, target: Redriving | None) -> None:
+def begun(run: Redrive, queue: Queue) -> Redrive:
+    """The same, from where the redrive's group stands. Behind an earlier one's fence nobody changes that any more."""
     names = [(queue.topic, number) for number in range(run.partitions[queue.topic])]
-    starts = {name[1]: start or 0 for name, start in queue.admin.log_starts(names).items()}
-    run.begin(starts, queue.redriven())  # behind the earlier one's fence, so nobody changes it any more
+    run.begin({name[1]: start or 0 for name, start in queue.admin.log_starts(names).items()}, queue.redriven())
+    return run
+
+
+def _go(run: Redrive, queue: Queue, how: How, target: Redriving | None) -> None:
+    begun(run, queue)
     pace = Pace(how.rate)
     most = how.limit
     lot: dict[int, list[Output]] = {}

@@ -65,8 +65,14 @@ class Where:
 
     @classmethod
     def of_key(cls, key: bytes) -> Where:
-        """Just this key."""
-        return cls((key,))
+        """Just this key. Raises `UsageError` for one that no expression has room for."""
+        found = cls((key,))
+        if len(str(found)) > MAX_CHARACTERS:
+            raise UsageError(
+                f"a key of {len(key)} bytes is longer than an expression may be ({MAX_CHARACTERS} characters): give "
+                "how it begins, as key=…*"
+            )
+        return found
 
     @classmethod
     def parse(cls, text: str) -> Where:

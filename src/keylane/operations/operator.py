@@ -13,19 +13,23 @@ from typing import TYPE_CHECKING, Self
 from keylane.errors import BrokerUnavailableError, PeerError, UsageError
 from keylane.kafka.keyed_topic import KeyedReader, KeyedWriter
 from keylane.operations.clock import now_ms
-from keylane.operations.commands import MAC, Command, CommandLog, Refusal, done_with, mac_of
+from keylane.operations.commands import MAC, Command, CommandLog, Refusal, done_with, mac_of, named
 from keylane.operations.reports import Members
+from keylane.operations.results import Result
 from keylane.pipeline import topics_of_operations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
+    from keylane.consumer.passing import Passing
     from keylane.kafka.admin import Admin
+    from keylane.kafka.membership import Replay
     from keylane.kafka.redriving import Settings
     from keylane.operations.commands import Asked
-    from keylane.operations.results import Result
 
+BY_HAND = "keylane records"
+"""Stands in the log as the member, where an operator has edited the map of a group without any."""
 POLL_S = 0.1
 WRITE_S = 10.0
 """How long a command may take to be in its topic."""
@@ -76,6 +80,11 @@ class Operator:
         self._reports.close()
         if self._commands is not None:
             self._commands.close()
+
+    @property
+    def commands(self) -> Sequence[Command]:
+        """Those that count; none are known without a token."""
+        return () if self._log is None else self._log.counted
 
     def check(self, asked: Asked) -> None:
         """Raises `UsageError` for what could change nothing, as far as that is known without a token."""
@@ -130,3 +139,18 @@ class Operator:
     def results_of(self, command: Command) -> dict[str, Result]:
         """What members have answered so far, by name."""
         return self.members.results.get(command.id, {})
+
+
+def note(kafka: Settings, admin: Admin, group: str, asked: Passing | Replay, by: str) -> bool:
+    """Let the group's log of commands have what an operator has done without its members; returns whether it has. A
+    group that was never operated has none. Raises what `Admin` does, and nothing for a log that is refused."""
+    _, reports = topics_of_operations(group)
+    if reports not in admin.topics():
+        return False
+    at_ms = now_ms()
+    command = Command(secrets.token_hex(8), group, 0, at_ms, by, asked)
+    result = Result.of(command, BY_HAND, "done", at_ms, records=tuple(map(named, asked.records)))
+    refused: list[str] = []
+    writer = KeyedWriter(kafka, reports, refused.append)
+    writer.write(result.key, result.value(group))
+    return writer.flush(WRITE_S) and not refused

@@ -99,7 +99,9 @@ class Members:
     reports: dict[str, Seen] = field(default_factory=dict)
     """The last of each member that has not said that it ends."""
     results: dict[str, dict[str, Result]] = field(default_factory=dict)
-    """By command and member."""
+    """The last, by command and member."""
+    accepted_ms: dict[tuple[str, str], int] = field(default_factory=dict)
+    """When a member began with a command, by both."""
 
     def take(self, key: bytes | None, value: bytes | None, written_ms: int) -> None:
         """The next record of the topic."""
@@ -109,6 +111,8 @@ class Members:
             self._take_report(key.removeprefix(PREFIX).decode(errors="replace"), value, written_ms)
         elif (result := read_result(self.group, key, value)) is not None:
             self.results.setdefault(result.command, {})[result.member] = result
+            if result.state == "accepted":
+                self.accepted_ms[result.command, result.member] = result.at_ms
 
     def _take_report(self, member: str, value: bytes | None, written_ms: int) -> None:
         if value is None:

@@ -59,7 +59,9 @@ class Result:
 
     @property
     def key(self) -> bytes:
-        return PREFIX + f"{self.command}:{self.member}".encode()
+        """That a member has begun has another one than how it ended: both stay."""
+        began = ":accepted" if self.state == "accepted" else ""
+        return PREFIX + f"{self.command}:{self.member}{began}".encode()
 
     def value(self, group: str) -> bytes:
         """As the topic has it."""

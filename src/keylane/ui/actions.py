@@ -17,9 +17,11 @@ from keylane.desk.groups import selected
 from keylane.desk.letters import Queue, Wanted, list_report, redrive_group, show_report
 from keylane.desk.purge import Below, purge
 from keylane.desk.redrive import How, redrive
+from keylane.desk.redrive_in_group import redrive_in_group
 from keylane.errors import UsageError
 from keylane.flow.keys import KeyRule, Treatment, Where
 from keylane.operations.commands import Release
+from keylane.options import DeadLetter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from keylane.kafka.admin import Admin
     from keylane.kafka.redriving import Settings
     from keylane.operations.commands import Asked
+    from keylane.pipeline import Pipeline
 
 TREATMENTS: dict[str, Treatment] = {"hold-key": "hold", "limit-key": "limit", "skip-key": "skip"}
 KEYED = (*TREATMENTS, "release-key")
@@ -46,8 +49,10 @@ class Actions:
     """Of one server. Raises what the desk does, and `UsageError` for what is wrong in `body`. Thread safety: any
     thread."""
 
-    def __init__(self, kafka: Settings, admin: Admin, token: str | None) -> None:
+    def __init__(self, kafka: Settings, admin: Admin, token: str | None, pipelines: Sequence[Pipeline] = ()) -> None:
+        """The pipelines' deserializers show payloads: of records of their groups, and of letters in their topics."""
         self._kafka, self._admin, self._token = kafka, admin, token
+        self._pipelines = pipelines
 
     # --- members ---
 
@@ -83,7 +88,8 @@ class Actions:
     def record(self, asked: Mapping[str, object], *, payloads: bool = False) -> Report:
         """Where a record of a group stands, and what it is; with `payloads` key, value and headers too."""
         group, name = _text(asked, "group"), _text(asked, "record")
-        return records.show_report(self._admin, self._kafka, group, [name], None, payloads=payloads)
+        pipeline = next((one for one in self._pipelines if one.group_id == group), None)
+        return records.show_report(self._admin, self._kafka, group, [name], pipeline, payloads=payloads)
 
     # --- dead letters ---
 
@@ -111,7 +117,11 @@ class Actions:
         rate = None if body.get("rate") is None else float(_number(body, "rate"))
         rounds = _number(body, "max_rounds", 3)
         how = How(_flag(body, "execute"), _optional(body, "to"), rounds, rate, limit)
-        return redrive(queue, _wanted(body), how) | {"line": redrive_line(body)}
+        if (group := _optional(body, "in_group")) is None:
+            report = redrive(queue, _wanted(body), how)
+        else:
+            report = redrive_in_group(queue, _wanted(body), how, group, self._token)
+        return report | {"line": redrive_line(body)}
 
     def purge(self, body: Report) -> Report:
         """Delete letters for good, with `execute`; else count those that would be."""
@@ -123,7 +133,13 @@ class Actions:
     def _queue(self, topic: str) -> Queue:
         if topic not in self._admin.topics():
             raise UsageError(f"the topic {topic!r} does not exist")
-        return Queue(topic, redrive_group(topic), self._kafka, self._admin)
+        pipeline = next((one for one in self._pipelines if _letters_go_to(one) == topic), None)
+        return Queue(topic, redrive_group(topic), self._kafka, self._admin, pipeline)
+
+
+def _letters_go_to(pipeline: Pipeline) -> str | None:
+    given_up = pipeline.on_exhausted
+    return given_up.topic if isinstance(given_up, DeadLetter) else None
 
 
 # --- the same, on the command line ---
@@ -160,9 +176,19 @@ def operate_line(group: str, do: str, body: Report) -> str:
 def redrive_line(body: Report) -> str:
     """`keylane dlq redrive …` with the same effect."""
     words = ["keylane", "dlq", "redrive", _text(body, "topic")]
-    for name, option in (("from", "topic"), ("error", "error"), ("reason", "reason"), ("to", "to")):
+    for name, option in (
+        ("from", "topic"),
+        ("error",) * 2,
+        ("reason",) * 2,
+        ("key",) * 2,
+        ("to",) * 2,
+        ("in_group", "in-group"),
+    ):
         if (text := _optional(body, name)) is not None:
             words += [f"--{option}", text]
+    for name in ("since", "until"):
+        if (at_ms := _moment(body, name)) is not None:
+            words += [f"--{name}", _time(at_ms)]
     for name in ("limit", "rate", "max_rounds"):
         if body.get(name) is not None:
             words += [f"--{name.replace('_', '-')}", str(body[name])]
@@ -255,4 +281,22 @@ def _rate(body: Report) -> float:
 
 
 def _wanted(asked: Mapping[str, object]) -> Wanted:
-    return Wanted(_optional(asked, "from"), _optional(asked, "error"), _optional(asked, "reason"))
+    key = _optional(asked, "key")
+    return Wanted(
+        _optional(asked, "from"),
+        _optional(asked, "error"),
+        _optional(asked, "reason"),
+        None if key is None else key.encode(),
+        _moment(asked, "since"),
+        _moment(asked, "until"),
+    )
+
+
+def _moment(asked: Mapping[str, object], name: str) -> int | None:
+    """Milliseconds since the epoch; of a query they are text."""
+    found = asked.get(name)
+    if found in (None, ""):
+        return None
+    if isinstance(found, bool) or not (isinstance(found, int) or (isinstance(found, str) and found.isdecimal())):
+        raise UsageError(f"{name} {found!r}: give milliseconds since the epoch")
+    return int(found)

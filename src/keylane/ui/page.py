@@ -15,10 +15,11 @@ from keylane.ui.guard import Guard
 from keylane.ui.server import Server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from keylane.kafka.admin import Admin
     from keylane.kafka.redriving import Settings
+    from keylane.pipeline import Pipeline
 
 CLOSE_S = 5.0
 """How long open connections may take to end."""
@@ -28,8 +29,8 @@ class Page:
     """Serves the page while its `with` block runs. Port 0 takes a free one; `url` says where it is.
 
     `token` is that of the members: without it the page only shows. `hosts` are names that lead to the page, beside
-    localhost and addresses. Raises `UsageError` for a token that is too short, `PeerError` when the port cannot be had.
-    Thread safety: one thread.
+    localhost and addresses; `pipelines` those whose deserializers show payloads. Raises `UsageError` for a token that
+    is too short, `PeerError` when the port cannot be had. Thread safety: one thread.
     """
 
     def __init__(
@@ -41,11 +42,12 @@ class Page:
         host: str = "127.0.0.1",
         port: int = 0,
         hosts: Iterable[str] = (),
+        pipelines: Sequence[Pipeline] = (),
     ) -> None:
         if token is not None:
             Operations(token=token)  # refused here as it is there
         guard = Guard(frozenset(name.lower() for name in hosts), token)
-        self._server = Server(kafka, admin, Actions(kafka, admin, token), guard)
+        self._server = Server(kafka, admin, Actions(kafka, admin, token, pipelines), guard)
         self._host, self._port = host, port
         self._loop = asyncio.new_event_loop()
         self._closing = asyncio.Event()

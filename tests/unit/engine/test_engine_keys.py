@@ -114,6 +114,12 @@ def test_a_star_stands_for_any_bytes(pattern: str, key: str) -> None:
     assert Where.parse(f"key={pattern}").holds(record(key.encode())) == fnmatchcase(key, pattern)
 
 
+def test_a_key_that_no_expression_has_room_for_is_refused_where_it_is_given() -> None:
+    assert Where.of_key(b"\xff" * 200).exact_key == b"\xff" * 200
+    with pytest.raises(UsageError, match=r"a key of 300 bytes .* as key=…\*"):
+        Where.of_key(b"\xff" * 300)
+
+
 def test_a_pattern_of_many_stars_takes_no_time() -> None:
     assert not Where.parse("key=" + "*a" * 400 + "*b").holds(record(b"a" * 1_000_000))
 

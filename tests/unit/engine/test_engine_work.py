@@ -14,6 +14,7 @@ import keylane as kl
 from keylane.consumer.start import Start
 from keylane.consumer.work import MOST, Work, to_dict
 from keylane.flow.items import Batch, Call
+from keylane.flow.keys import Where
 from keylane.flow.outcomes import Failure, Later
 from keylane.flow.work import Task
 from keylane.offsets import OffsetMap
@@ -197,6 +198,27 @@ def test_a_list_is_bounded_and_keys_are_told_only_when_they_are_to_be() -> None:
     work = Work.of(tasks, 200.0)
     assert [one.offset for one in work.in_hand] == list(range(MOST)), "the oldest"
     assert [one.behind for one in work.queues] == list(range(199, 199 - MOST, -1)), "the longest"
-    assert to_dict(work.queues[0], 3, shows_keys=False)["key"] is None
+    hidden = to_dict(work.queues[0], 3, shows_keys=False)
+    assert (hidden["key"], hidden["where"]) == (None, None)
     shown = to_dict(work.queues[0], 3, shows_keys=True)
-    assert (shown["key"], shown["lane"], shown["offset"]) == ("/w==", 3, 199)
+    assert (shown["where"], shown["lane"], shown["offset"]) == ("key=\\xff", 3, 199)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (b"KL1234", "KL1234"),
+        (b"/w==", "/w=="),
+        (b"\xff\x00 *", None),
+        (b"", ""),
+        (b" a\n", " a\n"),
+        ("ü".encode(), "ü"),
+    ],
+)
+def test_a_key_is_told_as_text_where_it_is_one_and_as_the_expression_for_just_it(key: bytes, text: str | None) -> None:
+    work = Work.of([Task(("t", 0), 1, "ready", behind=2, key=key)], 1.0)
+    shown = to_dict(work.queues[0], None, shows_keys=True)
+    assert shown["key"] == text
+    assert Where.parse(str(shown["where"])).exact_key == key
+    long = Work.of([Task(("t", 0), 1, "ready", behind=2, key=b"\xff" * 300)], 1.0)
+    assert to_dict(long.queues[0], None, shows_keys=True)["where"] is None, "nobody could send it"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from keylane import Snapshot
 from keylane.consumer.events import Pause
 from keylane.consumer.passing import Passing
+from keylane.desk.members import log_report
 from keylane.kafka.membership import Seek, Target
 from keylane.operations.commands import Command, Holding
 from keylane.operations.reports import SILENT_MS, Members, key_of, value_of
@@ -66,12 +67,30 @@ def test_the_last_answer_of_a_member_counts() -> None:
     members = Members("g")
     command = Command("c", "g", 1, 5, "ops", Seek({("t", 0): Target(3)}))
     for state, done in (("accepted", None), ("done", (("t", 0),))):
-        result = Result.of(command, "a", state, 7, partitions=done)  # type: ignore[arg-type] # a Literal
+        at_ms = 7 if state == "accepted" else 9
+        result = Result.of(command, "a", state, at_ms, partitions=done)  # type: ignore[arg-type] # a Literal
         assert read_result("g", result.key, result.value("g")) == result
         assert read_result("h", result.key, result.value("g")) is None
         members.take(result.key, result.value("g"), 0)
     assert members.results == {"c": {"a": result}}
+    assert members.accepted_ms == {("c", "a"): 7}
     assert (result.state, result.partitions, result.about) == ("done", (("t", 0),), "t-0 to 3")
+
+
+def test_when_a_member_began_stays_in_the_log_when_it_has_ended() -> None:
+    """A compacted topic keeps the last record of each key."""
+    command = Command("c", "g", 1, 5_000, "ops@host", Pause(None))
+    answers = [Result.of(command, "a", "accepted", 7_000), Result.of(command, "a", "done", 9_000)]
+    members = Members("g")
+    for one in {answer.key: answer for answer in answers}.values():
+        members.take(one.key, one.value("g"), 0)
+    (told,) = log_report(members)["commands"]
+    (answer,) = told["members"]
+    assert (told["by"], told["sent"][17:19]) == ("ops@host", "05")
+    assert (answer["state"], answer["accepted"][17:19], answer["at"][17:19]) == ("done", "07", "09")
+    refused = Result.of(command, "b", "refused", 7_000)
+    members.take(refused.key, refused.value("g"), 0)
+    assert log_report(members)["commands"][0]["members"][1]["accepted"] is None
 
 
 def test_an_answer_of_records_is_read_and_one_without_any_by_an_older_keylane_too() -> None:

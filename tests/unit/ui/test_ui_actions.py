@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from keylane.cli.dlq_letters import wanted_of
 from keylane.cli.main import build_parser
+from keylane.desk.letters import Wanted
 from keylane.errors import UsageError
 from keylane.ui.actions import Actions, operate_line, purge_line, redrive_line
 
@@ -73,6 +75,8 @@ def test_what_cannot_be_meant_is_refused_before_a_broker_is_asked(
         ({}, "topic: give a text"),
         ({"topic": "no"}, "the topic 'no' does not exist"),
         ({"topic": "flights.dead", "limit": "3"}, "limit '3'"),
+        ({"topic": "flights.dead", "since": "yesterday"}, "since 'yesterday': give milliseconds"),
+        ({"topic": "flights.dead", "until": True}, "until True: give milliseconds"),
     ],
 )
 def test_a_redrive_that_cannot_be_meant_is_refused(actions: Actions, body: dict[str, Any], said: str) -> None:
@@ -155,6 +159,18 @@ def test_the_same_redrive_is_one_that_the_command_line_takes() -> None:
     words = shlex.split(line)[1:]
     args = build_parser(words).parse_args(words)
     assert (args.dlq, args.topic, args.limit, args.rate, args.execute) == ("t.dead", "t", 3, 2.0, True)
+    line = redrive_line({"topic": "t.dead", "in_group": "the group"})
+    assert line == "keylane dlq redrive t.dead --in-group 'the group'"
+    words = shlex.split(line)[1:]
+    assert build_parser(words).parse_args(words).in_group == "the group"
+    chosen = {"reason": "timed out", "key": "a b", "since": 1_763_712_000_000, "until": None}
+    line = redrive_line({"topic": "t.dead", **chosen})
+    since = "2025-11-21T08:00:00.000+00:00"
+    assert line == f"keylane dlq redrive t.dead --reason 'timed out' --key 'a b' --since {since}"
+    words = shlex.split(line)[1:]
+    assert wanted_of(build_parser(words).parse_args(words)) == Wanted(
+        reason="timed out", key=b"a b", since_ms=1_763_712_000_000
+    )
 
 
 @pytest.mark.parametrize(

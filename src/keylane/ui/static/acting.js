@@ -37,11 +37,15 @@ export function openOrder(group, title, note, fields, read) {
 /** The dialog of a redrive. */
 export function openRedrive(topic, filters) {
   const fields = [
-    el("div", { class: "fields" }, field("Only records of topic", text("from", { value: filters.from ?? "" })), field("Only this error", text("error", { value: filters.error ?? "" }))),
-    el("div", { class: "fields" }, field("At most", text("limit", { inputmode: "numeric", placeholder: "all" })), field("A second at most", text("rate", { inputmode: "numeric", placeholder: "no limit" })), field("Rounds at most", text("max_rounds", { inputmode: "numeric", placeholder: "3" }))),
+    el("div", { class: "fields" }, field("Only records of topic", text("from", { value: filters.from })), field("Only this error", text("error", { value: filters.error })), field("Only reasons with", text("reason", { value: filters.reason })), field("Only this key", text("key", { value: filters.key }))),
+    el("div", { class: "fields" }, ...["since", "until"].map((name) => field(`Only written ${name}`, el("input", { type: "datetime-local", name, value: filters[name] })))),
+    el("div", { class: "fields" }, field("At most", text("limit", { inputmode: "numeric", placeholder: "all" })), field("A second at most", text("rate", { inputmode: "numeric", placeholder: "no limit" })), field("Rounds at most", text("max_rounds", { inputmode: "numeric", placeholder: "3" })), field("Run again in group", text("in_group", { placeholder: "none: copies go" }))),
   ];
-  const read = (form) => ({ topic, from: value(form, "from"), error: value(form, "error"), ...numbers(form, ["limit", "rate", "max_rounds"]) });
-  const note = "Letters go back to their topics, each once, in transactions that hold the redrive's position. Started again, it goes on.";
+  const read = (form) => ({
+    topic, ...Object.fromEntries(["from", "error", "reason", "key", "in_group"].map((name) => [name, form.elements[name].value])),
+    since: momentOf(value(form, "since")), until: momentOf(value(form, "until")), ...numbers(form, ["limit", "rate", "max_rounds"]),
+  });
+  const note = "Letters go back to their topics, each once, in transactions that hold the redrive's position. With a group its members run the records again where they are. Started again, it goes on.";
   openSteps(`Redrive · ${topic}`, note, fields, read, "/api/redrive", {
     would: redriven,
     did: redriven,
@@ -161,10 +165,13 @@ function readTarget(form) {
   const kind = value(form, "kind");
   if (kind === "offset") return { kind, value: number("offset", value(form, "offset")) };
   if (kind !== "time") return { kind };
-  const at = new Date(value(form, "time")).getTime();
-  if (Number.isNaN(at)) throw new Error("time: give a day and a time");
+  const at = momentOf(value(form, "time"));
+  if (at === null) throw new Error("time: give a day and a time");
   return { kind, value: at };
 }
+
+/** Milliseconds since the epoch, of a day and a time of this browser; null of none. */
+export const momentOf = (given) => (given === "" ? null : new Date(given).getTime());
 
 export function number(name, given) {
   const found = Number(given);
@@ -198,6 +205,8 @@ function answers(report, executed) {
 const LEFT = {
   rounds: "came back as often as allowed", "no topic": "do not say where the record was", "missing topic": "are of a topic that does not exist",
   "own topic": "are of the dead-letter topic itself", "no copy": "have neither key nor value", "too far": "are too far behind letters that wait",
+  "no map": "are of partitions of which the group has no offset map", "not complete": "are of records that are not complete: they run without that", deleted: "are of records that the log has no longer",
+  unknown: "were begun by a member that did not say how that ended: look where their records stand", refused: "were not replayed: the log of commands says why",
 };
 
 function redriven(report) {

@@ -18,7 +18,7 @@ export function showGroup(main, status, group) {
   const chosen = new Set(); // partitions, by name
   const dlq = () => view?.dead_letter_topics?.[0] ?? "";
   const open = (row) => openRecord(group, named(row), dlq());
-  const parts = { members: membersTable(), partitions: partitionsTable(chosen, () => tools.update()), in_hand: workTable(open, "in hand", "Nothing is in hand."), waiting: waitingTable(open), queues: queuesTable(open, (key) => openKeys(group, key)), failures: failuresTable(), log: logTable() };
+  const parts = { members: membersTable(), partitions: partitionsTable(chosen, () => tools.update()), in_hand: workTable(open, "in hand", "Nothing is in hand."), waiting: waitingTable(open), queues: queuesTable(open, (row) => openKeys(group, row)), failures: failuresTable(), log: logTable() };
   const charts = new Charts();
   const unit = (text, word) => [text, el("small", { text: ` ${word}` })];
   new Chart(charts, "Processed", [(p) => p[1]], (p) => unit(rate(p[1]), "/s"));
@@ -133,7 +133,7 @@ function drawDead(dead, topics) {
 function toolbar(group, chosen, viewOf, rowOf, dlq) {
   const words = el("span", { class: "quiet" });
   const buttons = verbs.map((verb) => el("button", { type: "button", text: titleOf(verb), "data-verb": verb, onclick: () => (unlocked() ? openCommand(group, verb, verb === "adjust" ? [] : topicsOf(chosen, rowOf)) : askForToken()) }));
-  const keys = el("button", { type: "button", text: "Keys", onclick: () => openKeys(group, "") });
+  const keys = el("button", { type: "button", text: "Keys", onclick: () => openKeys(group) });
   const record = el("button", { type: "button", text: "Record", onclick: () => openNamed(group, dlq()) });
   const node = el("div", { class: "line tools", role: "group", "aria-label": "Commands", hidden: true }, words, ...buttons, keys, record);
   const update = () => {
@@ -276,6 +276,8 @@ function waitingTable(open) {
   });
 }
 
+const shownKey = (row) => row.key || row.where; // what is no text as the expression for it
+
 function queuesTable(open, openKey) {
   return new Table({
     label: "Keys that wait",
@@ -283,7 +285,7 @@ function queuesTable(open, openKey) {
     first: 15,
     columns: [
       recordColumn("Head", open),
-      { id: "key", title: "Key", kind: "name", draw: (td, row) => (row.key !== null && about.acts ? drawButton(td, row.key, () => openKey(row.key)) : say(td, row.key ?? "–")) },
+      { id: "key", title: "Key", kind: "name", draw: (td, row) => (shownKey(row) && about.acts ? drawButton(td, shownKey(row), () => openKey(row)) : say(td, shownKey(row) || "–")) },
       { id: "behind", title: "Behind it", num: true, cell: (row) => count(row.behind) },
       { id: "why", title: "Its head waits, since", cell: (row) => WHY[row.why] ?? row.why },
       { id: "age", title: "For", num: true, show: "mid", cell: (row) => (row.age_ms === null ? "" : span(row.age_ms)) },
@@ -320,6 +322,7 @@ function logTable() {
       { id: "what", title: "Command", kind: "text", cell: (row) => `${row.do} ${row.about}` },
       { id: "by", title: "By", show: "mid", cell: (row) => row.by },
       { id: "member", title: "Member", show: "mid", kind: "name", cell: (row) => row.member },
+      { id: "accepted", title: "Accepted", show: "wide", draw: (td, row) => { say(td, row.accepted ? clock(Date.parse(row.accepted)) : ""); put(td, "title", row.accepted ?? ""); } },
       { id: "state", title: "Result", draw: (td, row) => { say(td, row.state); td.classList.toggle("bad", row.state === "failed" || row.state === "refused"); } },
       { id: "why", title: "Why", show: "mid", kind: "text", cell: (row) => row.text ?? "" },
     ],

@@ -1,7 +1,7 @@
 // Dead letters: a list, one of them, its payload when it is asked for, and the way back.
 
-import { about, act, ask, askForToken, openDialog, unlocked } from "./asking.js";
-import { openPurge, openRedrive } from "./acting.js";
+import { about, act, ask, askForToken, field, openDialog, unlocked } from "./asking.js";
+import { momentOf, openPurge, openRedrive, text } from "./acting.js";
 import { count, el, say } from "./dom.js";
 import { Table } from "./tables.js";
 
@@ -24,17 +24,21 @@ export function showLetters(main, status, topic) {
     ],
   });
   const topics = el("datalist", { id: "topics" });
-  const input = (name, label, props = {}) => el("input", { name, "aria-label": label, placeholder: label, autocomplete: "off", spellcheck: "false", ...props });
-  const name = input("topic", "Dead-letter topic", { list: "topics", value: topic, required: true, "data-filter": true });
-  const error = input("error", "Error");
-  const from = input("from", "From topic");
+  const name = text("topic", { list: "topics", value: topic, required: true, "data-filter": true });
+  const [error, reason, from, key] = ["error", "reason", "from", "key"].map((one) => text(one));
+  const [since, until] = ["since", "until"].map((one) => el("input", { name: one, type: "datetime-local" }));
   const waiting = el("input", { type: "checkbox", name: "waiting" });
   const total = el("span", { class: "count" });
   const problem = el("p", { class: "problem", role: "alert" });
   const back = el("button", { type: "button", text: "Redrive…", onclick: () => redrive() });
   const away = el("button", { type: "button", text: "Purge…", onclick: () => (unlocked() ? openPurge(topic) : askForToken()) });
-  const redrive = () => (unlocked() ? openRedrive(topic, { from: from.value, error: error.value }) : askForToken());
-  const form = el("form", { class: "line tools", role: "search", onsubmit: (event) => send(event) }, name, error, from, el("label", { class: "check" }, waiting, "only those that wait"), el("button", { text: "Show" }), topic !== "" && about.acts && back, topic !== "" && about.acts && away);
+  const filters = () => ({ from: from.value, error: error.value, reason: reason.value, key: key.value });
+  const redrive = () => (unlocked() ? openRedrive(topic, { ...filters(), since: since.value, until: until.value }) : askForToken());
+  const form = el(
+    "form", { class: "filters tools", role: "search", onsubmit: (event) => send(event) },
+    field("Dead-letter topic", name), field("Error", error), field("Reason has", reason), field("From topic", from), field("Key", key), field("Written since", since), field("Written until", until),
+    el("div", { class: "line" }, el("label", { class: "check" }, waiting, "only those that wait"), el("button", { text: "Show" }), topic !== "" && about.acts && back, topic !== "" && about.acts && away),
+  );
   const likely = el("div", { class: "line tools" });
 
   function send(event) {
@@ -47,7 +51,7 @@ export function showLetters(main, status, topic) {
     if (topic === "") return;
     status("reading", true);
     try {
-      const report = await ask("/api/letters", { topic, error: error.value, from: from.value, waiting: waiting.checked ? "yes" : "", limit: 500 });
+      const report = await ask("/api/letters", { topic, ...filters(), since: momentOf(since.value) ?? "", until: momentOf(until.value) ?? "", waiting: waiting.checked ? "yes" : "", limit: 500 });
       table.update(new Map(report.letters.map((one) => [one.letter, one])));
       say(total, `${count(report.letters.length)} of ${count(report.matching)}, the oldest first`);
       status("read", true);

@@ -6,12 +6,15 @@ import { el, say } from "./dom.js";
 
 const KEYED = [["hold-key", "hold: none starts"], ["limit-key", "limit: so many start a second"], ["skip-key", "skip: complete without being processed"], ["release-key", "release: take the rule back"]];
 
-/** The dialog of the commands by key. */
-export function openKeys(group, key) {
+const TYPED = /^[^\s\p{C}]([^\p{C}]*[^\s\p{C}])?$/u; // what a field of a form keeps as it is
+
+/** The dialog of the commands by key, for the key of a row, or any; bytes that are no such text are an expression. */
+export function openKeys(group, row = {}) {
   if (!unlocked()) return askForToken();
+  const isTyped = TYPED.test(row.key ?? "");
   const fields = [
     field("Do", select("do", KEYED)),
-    el("div", { class: "fields" }, field("Key", text("key", { value: key })), field("… or expression", text("where", { placeholder: "key=KL* header.tenant=acme" })), field("A second at most", text("per_s", { inputmode: "decimal", placeholder: "of a limit" }))),
+    el("div", { class: "fields" }, field("Key", text("key", { value: isTyped ? row.key : "" })), field("… or expression", text("where", { value: isTyped ? "" : row.where ?? "", placeholder: "key=KL* header.tenant=acme" })), field("A second at most", text("per_s", { inputmode: "decimal", placeholder: "of a limit" }))),
     el("label", { class: "check" }, el("input", { type: "checkbox", name: "all" }), "Release every rule"),
   ];
   const note = "It holds on all members, through restarts and rebalances, until it is released. Order stays: what is behind a record of its key waits.";
