@@ -111,6 +111,17 @@ def test_every_api_answers_an_error_is_cut_off_and_is_late(kafka: EmbeddedBroker
     assert (refused.met, late.met, cut.met, other.met) == (1, 1, 1, 0)
 
 
+def test_the_groups_of_a_request_are_found() -> None:
+    """In every API that has groups, whatever it calls them; the offsets' APIs of all newer and older protocols."""
+    assert group_api_names() == [
+        *("OffsetCommit", "OffsetFetch", "FindCoordinator", "JoinGroup", "Heartbeat", "LeaveGroup", "SyncGroup"),
+        *("DescribeGroups", "AddOffsetsToTxn", "TxnOffsetCommit", "DeleteGroups", "OffsetDelete"),
+        *("ConsumerGroupHeartbeat", "ConsumerGroupDescribe", "ShareGroupHeartbeat", "ShareGroupDescribe"),
+        *("ShareFetch", "ShareAcknowledge", "DescribeShareGroupOffsets", "AlterShareGroupOffsets"),
+        *("DeleteShareGroupOffsets", "ConditionalCommit"),
+    ]
+
+
 @pytest.mark.parametrize("api", [api for api in APIS if kafka_name(api) in group_api_names()], ids=kafka_name)
 def test_every_api_that_names_groups_has_faults_of_one_group(kafka: EmbeddedBroker, api: Api) -> None:
     fault = kafka.fault(kafka_name(api), group="mine", disconnect="before")
