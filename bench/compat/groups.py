@@ -12,12 +12,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # exported unt
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    NewTopic,
     ResourceType,
 )
 
 from compat.members import CLASSIC, CONFLUENT, CONSUMER, SHARE, Member, produce
 from compat.results import Outcome, check, until
+from keylane.kafka.admin import Admin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ class Topic:
     def __init__(self, bootstrap: str, name: str) -> None:
         self.bootstrap, self.name = bootstrap, name
         self.records: set[tuple[int, int]] = set()
-        AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic(name, PARTITIONS)])[name].result(WAIT_S)
+        Admin({"bootstrap.servers": bootstrap}).create_topics({name: PARTITIONS})
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
 
     def grow(self, count: int) -> set[tuple[int, int]]:

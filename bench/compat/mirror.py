@@ -13,7 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # exported unt
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    NewTopic,
+    NewPartitions,
     ResourceType,
 )
 
@@ -60,7 +60,7 @@ offset.lag.max = 0
 def mirror(bootstrap: str, folder: str) -> list[Outcome]:
     """Each check finds what the one before has left."""
     client, admin = AdminClient({"bootstrap.servers": bootstrap}), Admin({"bootstrap.servers": bootstrap})
-    client.create_topics([NewTopic(TOPIC, PARTITIONS, config={"retention.ms": "7777000"})])[TOPIC].result(WAIT_S)
+    admin.create_topics({TOPIC: PARTITIONS}, config={"retention.ms": "7777000"})
     _produce(bootstrap, 0)
     admin.commit_offsets("readers", {(TOPIC, 0): 100})
 
@@ -78,8 +78,6 @@ def mirror(bootstrap: str, folder: str) -> list[Outcome]:
         until(lambda: admin.topic_configs(COPY).get("retention.ms") == "8888000", "the change is copied", WAIT_S)
 
     def partitions() -> None:
-        from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined] # exported untyped
-
         client.create_partitions([NewPartitions(TOPIC, PARTITIONS + 1)])[TOPIC].result(WAIT_S)
         until(lambda: admin.topics()[COPY] == PARTITIONS + 1, "the new partition is copied", WAIT_S)
 

@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined] # exported untyped
 from peers import jvm
 from peers.committed_reader import committed_records
 
@@ -34,9 +33,7 @@ def streams(bootstrap: str, folder: str) -> list[Outcome]:
 
 
 def _counts_under_kills(bootstrap: str, folder: Path) -> None:
-    topics = [NewTopic(name, PARTITIONS) for name in ("orders", "counted")]
-    for done in AdminClient({"bootstrap.servers": bootstrap}).create_topics(topics).values():
-        done.result(WAIT_S)
+    Admin({"bootstrap.servers": bootstrap}).create_topics(dict.fromkeys(("orders", "counted"), PARTITIONS))
     command = jvm.streams(bootstrap, "counting", "orders", "counted", str(folder / "state"))
     made = 0
     with (folder / "streams.log").open("ab") as log:

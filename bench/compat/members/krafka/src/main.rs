@@ -50,10 +50,12 @@ async fn read(kafka: &Kafka, topic: &str, group: &str, protocol: GroupProtocol) 
     let consumer = building.build().await?;
     consumer.subscribe([topic]).await?;
     let ended = stdin_ends();
+    let mut untold = Vec::new();
     while !ended.is_finished() {
-        let records = consumer.poll(PAUSE).await?;
-        if !records.is_empty() && consumer.commit().await.is_ok() {
-            records.iter().for_each(|one| println!("{} {}", one.partition, one.offset));
+        untold.extend(consumer.poll(PAUSE).await?);
+        // A commit that a rebalance refuses is made by the next one, or before the partitions are given back.
+        if !untold.is_empty() && consumer.commit().await.is_ok() {
+            untold.drain(..).for_each(|one| println!("{} {}", one.partition, one.offset));
         }
     }
     Ok(consumer.close().await?)
