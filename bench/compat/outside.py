@@ -192,10 +192,10 @@ def franz_go_tests(bootstrap: str, folder: str) -> list[Outcome]:
     ended = {event["Test"]: event["Action"] for event in events if "Test" in event}
     parts = [name for name in ended if not any(other.startswith(f"{name}/") for other in ended)]
     assert parts, said.get("", "it said nothing")[-300:]
-    return [_go_outcome(name, ended[name], said.get(name, "")) for name in parts]
+    return [go_outcome(name, ended[name], said.get(name, "")) for name in parts]
 
 
-def _go_outcome(name: str, action: str, said: str) -> Outcome:
+def go_outcome(name: str, action: str, said: str) -> Outcome:
     words = " ".join(line.strip() for line in said.splitlines() if not line.lstrip().startswith(("===", "---")))
     if action == "pass":
         return Outcome(name, "passed")

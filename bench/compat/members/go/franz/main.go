@@ -60,8 +60,7 @@ func main() {
 func acknowledge(client *kgo.Client, role string, records []*kgo.Record) {
 	if role == "share" {
 		client.MarkAcks(kgo.AckAccept, records...)
-		_, err := client.FlushAcks(context.Background())
-		check(err)
+		check(client.FlushAcks(context.Background()))
 		return
 	}
 	check(client.CommitRecords(context.Background(), records...))
