@@ -121,4 +121,4 @@ def _produce(bootstrap: str, first: int) -> None:
 
 def _read(bootstrap: str, topic: str) -> list[tuple[int, bytes | None, bytes | None]]:
     records = [one for some in read_to_end(bootstrap, topic) for one in some]
-    return sorted((one.partition, one.key, one.value) for one in records)  # type: ignore[type-var]
+    return sorted((one.partition, one.key, one.value) for one in records)

@@ -27,8 +27,8 @@ def rows(spark: SparkSession, stage: str, servers: str, folder: Path) -> Any:
 
     kafka = {"kafka.bootstrap.servers": servers}
     read = {"subscribe": source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "300"}
-    orders = spark.readStream.format("keylane").options(**kafka, **read)
-    orders = orders.option("kafka.isolation.level", "read_committed").load()
+    reader = spark.readStream.format("keylane").options(**kafka, **read)
+    orders = reader.option("kafka.isolation.level", "read_committed").load()
     step = kl.spark.parallel_map(named, "key binary, value binary", ordering="key", key="key")
     written = orders.transform(step).writeStream.format("keylane").options(**kafka)
     written = written.options(topic=sink, delivery="exactly_once", sinkName=stage)
