@@ -57,7 +57,7 @@ def lanes(spark: SparkSession, stage: str, servers: str) -> Any:
 def main() -> None:
     stage, servers, folder = sys.argv[1:]
     settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": "1"}
-    spark = kl.spark.session("local[2,4]", f"keylane {stage}", **settings)
+    spark = kl.spark.session("local[3,4]", f"keylane {stage}", **settings)
     query = lanes(spark, stage, servers) if stage == "lanes" else rows(spark, stage, servers, Path(folder))
     query.awaitTermination()
 
