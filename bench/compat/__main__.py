@@ -1,6 +1,7 @@
-"""`make compat`: run the suites, each on a broker of its own, and merge what they found into a JSON file and the page.
+"""`make compat`: run the suites, each on a broker of its own and beside that on an Apache Kafka of its own, and merge
+what they found into a JSON file and the page.
 
-The exit code is 1 when a suite passes less than 95 % of what applies to it.
+The exit code is 1 when a suite passes less than 95 % of what applies to it on the embedded broker.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from typing import TYPE_CHECKING
 
 import peers
 from pages import put_into_page
-from peers import jvm
+from peers import ApacheKafka, jvm
 
-from compat import clients, java, outside, report
+from compat import clients, groups, java, mirror, outside, report, streams
+from compat.members import CLIENTS, lacking
 from compat.results import Suite, nothing_missing
 from keylane.broker.process import BrokerProcess
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from compat.results import Outcome
 
 LEAST_SHARE = 0.95
@@ -56,6 +60,15 @@ SUITES = (
         outside.librdkafka_tests,
         {"num.partitions": "4"},
     ),
+    *(
+        Suite(f"groups of {one.name}", one.version, one.missing, groups.suite_of(one), groups.SETTINGS)
+        for one in CLIENTS
+    ),
+    Suite(
+        "franz-go's own tests", outside.FRANZ_GO_VERSION, lambda: lacking("go"), outside.franz_go_tests, groups.SETTINGS
+    ),
+    Suite("Kafka Streams", peers.version("kafka_streams", "kafka-streams"), peers.missing, streams.streams),
+    Suite("MirrorMaker 2", peers.version("mirror", "connect-mirror"), peers.missing, mirror.mirror),
 )
 
 
@@ -67,17 +80,22 @@ def main() -> int:
     for suite in SUITES:
         if not any(fnmatch.fnmatch(suite.name, pattern) for pattern in options.suites):
             continue
-        lacking = suite.missing()
-        if lacking:
-            found[suite.name] = {"version": suite.version, "skipped": lacking}
-            print(f"{suite.name}: not run: {lacking}", flush=True)
+        what = suite.missing()
+        if what:
+            found[suite.name] = {"version": suite.version, "skipped": what}
+            print(f"{suite.name}: not run: {what}", flush=True)
             continue
-        outcomes = run(suite)
-        report.add(found, suite.name, suite.version, outcomes)
-        report.write(options.json, found)
-        count = report.counts(outcomes)
-        print(f"{suite.name}: {dict(count)}", flush=True)
-        is_good = is_good and count["failed"] <= (1 - LEAST_SHARE) * (count["passed"] + count["failed"])
+        for broker in options.brokers:
+            if broker == report.APACHE and (what := peers.missing()):
+                print(f"{suite.name}: not run on Apache Kafka: {what}", flush=True)
+                continue
+            outcomes = run(suite, broker)
+            report.add(found, suite.name, suite.version, broker, outcomes)
+            report.write(options.json, found)
+            count = report.counts(outcomes)
+            print(f"{suite.name} on {broker}: {dict(count)}", flush=True)
+            enough = count["failed"] <= (1 - LEAST_SHARE) * (count["passed"] + count["failed"])
+            is_good = is_good and (enough or broker == report.APACHE)
     report.write(options.json, found)
     text = report.markdown(found)
     print(text)
@@ -86,18 +104,31 @@ def main() -> int:
     return 0 if is_good else 1
 
 
-def run(suite: Suite) -> list[Outcome]:
+def run(suite: Suite, broker: str) -> list[Outcome]:
     with (
         tempfile.TemporaryDirectory(prefix="keylane-compat-", ignore_cleanup_errors=True) as folder,
-        BrokerProcess(Path(folder, "data"), settings=suite.settings) as broker,
+        started(broker, Path(folder, "data"), suite.settings) as running,
     ):
-        return suite.run(broker.bootstrap, folder)
+        return suite.run(running.bootstrap, folder)
+
+
+def started(broker: str, folder: Path, settings: dict[str, str]) -> AbstractContextManager[BrokerProcess | ApacheKafka]:
+    if broker == report.APACHE:
+        return ApacheKafka({name: value for name, value in settings.items() if name != "node.id"})
+    return BrokerProcess(folder, settings=settings)
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make compat", description=__doc__)
     add = parser.add_argument
     add("--suites", nargs="*", default=["*"], metavar="NAME", help="suites by name or pattern: 'kafka-python' (all)")
+    add(
+        "--brokers",
+        nargs="*",
+        default=list(report.BROKERS),
+        choices=report.BROKERS,
+        help="which brokers they run on (all)",
+    )
     add("--json", type=Path, default=Path("artifacts/compat.json"), help="where results are merged into")
     add("--page", type=Path, metavar="FILE", help="also put the tables into this page (docs/compatibility.md)")
     return parser.parse_args()

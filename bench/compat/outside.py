@@ -1,7 +1,8 @@
-"""Outside suites and tools: kafka-python's integration tests, librdkafka's test-runner, kcat.
+"""Outside suites and tools: tests of kafka-python, of librdkafka and of franz-go; kcat.
 
 Sources come through ordinary registries, pinned: kafka-python's from PyPI, librdkafka's from the npm package that
-brings them. What is excluded is what docs/supported-apis.md does not list, by a piece of the test's name.
+brings them, franz-go's as a Go module. What is excluded is what docs/supported-apis.md does not list, by a piece of the
+test's name.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from queue import SimpleQueue
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import peers
 from archives import unpack
 
+from compat.members import FRANZ, HERE
 from compat.results import Outcome, check
 
 if TYPE_CHECKING:
@@ -39,6 +42,14 @@ KAFKA_VERSION = "3.8"
 KAFKA_PYTHON_SETTINGS = {"node.id": "0", "num.partitions": "4", "group.min.session.timeout.ms": "1"}
 """What its tests start their own brokers with."""
 LIBRDKAFKA_BROKER = "3.9.0"
+FRANZ_GO_VERSION = FRANZ
+FRANZ_GO_TESTS = (
+    "^Test(GroupETL|TxnEtl|ShareGroup|848|Issue|Consume|Pause|AddRemove|DirectPartition|Pooling|GroupSimple|Ping|Process"
+    "|HookPollStart|UnknownGroup)"
+)
+"""Those that speak to a broker, some of which do not."""
+FRANZ_GO_RECORDS = 20_000
+"""In each of its chains of groups, of half a million."""
 SUITE_TIMEOUT_S = 1_200
 TEST_TIMEOUT_S = 120
 TESTS_AT_ONCE = 3
@@ -48,7 +59,6 @@ OUTPUT = "output.log"
 NO_ACLS = "no ACLs (SECURITY_DISABLED)"
 NO_QUOTAS = "no client quotas, no SCRAM API (users: keylane broker users)"
 ONE_NODE = "one node: no replicas to move or to choose from"
-NO_CONSUMER_PROTOCOL = "KIP-848: member epochs (ConsumerGroupHeartbeat is not offered)"
 NO_BROKER_CHANGES = "AlterConfigs: changes of the broker's options while it runs"
 SAME_COMPRESSION = "CreateTopics: compression.type=producer is the same for all topics"
 NEEDS_SCRIPTS = "it calls Apache Kafka's shell scripts"
@@ -68,8 +78,6 @@ LIBRDKAFKA_EXCLUDED = {
     "ACL": NO_ACLS,
     "acl": NO_ACLS,
     "user_scram": NO_QUOTAS,
-    "kip848": NO_CONSUMER_PROTOCOL,
-    "share": "share groups",
     "fetch_from_follower": ONE_NODE,
     "0115_producer_auth": NO_ACLS,
     "0119_consumer_auth": NO_ACLS,
@@ -166,6 +174,36 @@ def _case(case: ElementTree.Element) -> Outcome:
     return Outcome(name, "passed")
 
 
+def franz_go_tests(bootstrap: str, folder: str) -> list[Outcome]:
+    """Its client's own tests: a group is a chain of members that come and go, under each balancer and each protocol."""
+    told = {"KGO_SEEDS": bootstrap, "KGO_TEST_RF": "1", "KGO_TEST_RECORDS": str(FRANZ_GO_RECORDS)}
+    options = ["-json", "-count=1", f"-timeout={SUITE_TIMEOUT_S}s", "-run", FRANZ_GO_TESTS]
+    log = Path(folder, "franz-go.json")
+    with log.open("wb") as output:
+        subprocess.run(
+            ["go", "test", *options, "github.com/twmb/franz-go/pkg/kgo"],
+            cwd=HERE / "go", env=os.environ | told | {"KGO_LOG_LEVEL": "none"}, stdout=output, check=False,
+        )  # fmt: skip
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    said: dict[str, str] = {}
+    for event in events:
+        if event["Action"] == "output":
+            said[event.get("Test", "")] = said.get(event.get("Test", ""), "") + event["Output"]
+    ended = {event["Test"]: event["Action"] for event in events if "Test" in event}
+    parts = [name for name in ended if not any(other.startswith(f"{name}/") for other in ended)]
+    assert parts, said.get("", "it said nothing")[-300:]
+    return [go_outcome(name, ended[name], said.get(name, "")) for name in parts]
+
+
+def go_outcome(name: str, action: str, said: str) -> Outcome:
+    words = " ".join(line.strip() for line in said.splitlines() if not line.lstrip().startswith(("===", "---")))
+    if action == "pass":
+        return Outcome(name, "passed")
+    if action == "skip":
+        return Outcome(name, "excluded", f"skipped by the suite itself: {words[:120]}")
+    return Outcome(name, "failed", words[:300] or "no end")
+
+
 def librdkafka_missing() -> str | None:
     for tool in ("npm", "gcc", "g++", "make"):
         if shutil.which(tool) is None:
@@ -174,9 +212,17 @@ def librdkafka_missing() -> str | None:
 
 
 def librdkafka_tests(bootstrap: str, folder: str) -> list[Outcome]:
-    """librdkafka's test-runner, built from source (some minutes)."""
-    source = download(["npm", "pack", "--silent", LIBRDKAFKA], Path(folder)) / "deps" / "librdkafka"
-    log = Path(folder, "build.log")
+    """librdkafka's test-runner."""
+    built = peers.cached("compat-librdkafka", [], _build_librdkafka, LIBRDKAFKA.encode()) / "librdkafka"
+    return run_librdkafka(Path(shutil.copytree(built, Path(folder, "librdkafka"))) / "tests", bootstrap)
+
+
+def _build_librdkafka(folder: Path) -> None:
+    """From source (some minutes)."""
+    package = download(["npm", "pack", "--silent", LIBRDKAFKA], folder)
+    source = Path(shutil.move(package / "deps" / "librdkafka", folder))
+    shutil.rmtree(folder / "source")
+    log = folder / "build.log"
     with log.open("wb") as output:
         for command in (
             ["./configure", "--disable-gssapi", "--disable-curl"],
@@ -185,7 +231,6 @@ def librdkafka_tests(bootstrap: str, folder: str) -> list[Outcome]:
             ["make", "-j2", "-C", "tests", "test-runner"],
         ):
             subprocess.run(command, cwd=source, stdout=output, stderr=output, check=True)
-    return run_librdkafka(source / "tests", bootstrap)
 
 
 def run_librdkafka(tests: Path, bootstrap: str) -> list[Outcome]:

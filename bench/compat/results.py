@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+PAUSE_S = 0.05
+"""Between two looks at what others bring about."""
+
 Verdict = Literal["passed", "failed", "excluded"]
 """Excluded: what it tests is not there, and docs/supported-apis.md says so."""
 
@@ -32,7 +35,7 @@ class Suite(NamedTuple):
     run: Callable[[str, str], list[Outcome]]
     """(bootstrap, a folder of its own) -> outcomes."""
     settings: dict[str, str] = {}  # noqa: RUF012 - of a tuple: nobody changes it
-    """The broker's options."""
+    """The broker's options, of either broker."""
 
 
 def nothing_missing() -> None:
@@ -55,3 +58,4 @@ def until(step: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
     while not step():
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not within {timeout_s:.0f} s")
+        time.sleep(PAUSE_S)

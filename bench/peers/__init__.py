@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 _HERE = Path(__file__).parent
 START_TIMEOUT_S = 90
@@ -43,18 +43,33 @@ def missing() -> str | None:
 
 
 def jars(name: str) -> Path:
-    """The folder with the jars that `<name>.xml` names; fetched by Maven on first use, whole or not at all."""
+    """The folder with the jars that `<name>.xml` names; fetched by Maven on first use."""
     pom = _HERE / f"{name}.xml"
+
+    def fetch(folder: Path) -> None:
+        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
+        subprocess.run(["mvn", "-q", "-B", "-f", str(pom), *goal], check=True, stdin=subprocess.DEVNULL)
+
+    return cached(name, [pom], fetch)
+
+
+def cached(name: str, sources: Iterable[Path], make: Callable[[Path], None], what: bytes = b"") -> Path:
+    """A folder of the cache that `make` fills on first use, whole or not at all; another one for other sources, and
+    for `what` else it is made of."""
+    digest = hashlib.sha256(what)
+    for source in sources:
+        digest.update(source.read_bytes())
     cache = Path(os.environ.get("KEYLANE_PEERS") or Path.home() / ".cache/keylane/peers")
-    folder = cache / f"{name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
+    folder = cache / f"{name}-{digest.hexdigest()[:12]}"
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
             with tempfile.TemporaryDirectory(dir=cache) as part:
-                goal = ["dependency:copy-dependencies", f"-DoutputDirectory={part}/jars"]
-                subprocess.run(["mvn", "-q", "-B", "-f", str(pom), *goal], check=True, stdin=subprocess.DEVNULL)
-                Path(part, "jars").rename(folder)
+                made = Path(part, "made")
+                made.mkdir()
+                make(made)
+                made.rename(folder)
     return folder
 
 

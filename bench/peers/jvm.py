@@ -8,18 +8,15 @@ ends when its input does: a parent that dies takes it along.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import peers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 OFFSET_MAP_ORACLE = "io.confluent.parallelconsumer.offsets.OffsetMapOracle"
 HAND_OVER = "keylane.peers.HandOver"
@@ -43,22 +40,18 @@ def missing() -> str | None:
 
 
 def classes() -> Path:
-    """The folder with the compiled programs; compiled on first use, whole or not at all."""
+    """The folder with the compiled programs; compiled on first use."""
     jars = peers.jars(_JARS)
     sources = sorted(_SOURCES.glob("*.java"))
-    digest = hashlib.sha256(jars.name.encode())
-    for source in sources:
-        digest.update(source.read_bytes())
-    folder = jars.with_name(f"{_JARS}-classes-{digest.hexdigest()[:12]}")
-    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            with tempfile.TemporaryDirectory(dir=folder.parent) as part:
-                options = ["-Xlint:all,-processing,-classfile", "-Werror", "-proc:none", "-cp", f"{jars}/*"]
-                command = ["javac", *options, "-d", f"{part}/classes", *map(str, sources)]
-                subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-                Path(part, "classes").rename(folder)
-    return folder
+    return peers.cached(
+        f"{_JARS}-classes", sources, lambda folder: compile_into(folder, jars, sources), jars.name.encode()
+    )
+
+
+def compile_into(folder: Path, jars: Path, sources: Iterable[Path]) -> None:
+    """Any warning is an error."""
+    options = ["-Xlint:all,-processing,-classfile", "-Werror", "-proc:none", "-cp", f"{jars}/*"]
+    subprocess.run(["javac", *options, "-d", str(folder), *map(str, sources)], check=True, stdin=subprocess.DEVNULL)
 
 
 class LineProcess:

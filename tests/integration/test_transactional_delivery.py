@@ -93,11 +93,26 @@ class Copy:
         return self.logged.read()[-1_000:]
 
     def finish(self, **options: Any) -> int:
-        """Run one to the end; how many of its transactions were aborted."""
+        """Run one to the end, however long that takes while it does something; how many of its transactions were
+        aborted."""
         with self.member(**options) as process:
-            said, _ = process.communicate(timeout=WAIT_S)
+            while True:
+                before = self._length()
+                try:
+                    said, _ = process.communicate(timeout=WAIT_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    if self._length() == before:
+                        process.kill()
+                        process.wait()
+                        pytest.fail(f"nothing more came within {WAIT_S:.0f} s: {self.log()}")
             assert process.returncode == 0, self.log()
         return int(said.split()[-1])
+
+    def _length(self) -> int:
+        """Of the logs of the outputs and the dead letters, with what was aborted."""
+        ends = self.stage.admin.log_ends([(topic, p) for topic in (self.out, self.dead) for p in range(PARTITIONS)])
+        return sum(end or 0 for end in ends.values())
 
     def seen(self) -> list[tuple[str, bytes | None]]:
         """Inputs whose outputs readers see once no transaction is open, in the order of each partition; with keys."""

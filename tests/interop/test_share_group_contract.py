@@ -431,6 +431,21 @@ def test_ids_of_groups_of_other_types(group: Group) -> None:
     assert group.refused(group_id=other) == (GROUP_ID_NOT_FOUND, f"Group {other} is not a share group.")
 
 
+def test_a_group_that_is_not_there_is_begun_where_somebody_says(group: Group) -> None:
+    group.produce(5)
+    until(lambda: group.move(3).error_code, lambda code: code == NONE)
+    assert group.describe().group_state == "Empty"
+    assert group.start()[0] == 3
+    other = f"{group.name}-consumer"
+    group.client.ask(
+        "consumer_group_heartbeat", 1, group_id=other, member_id="c", member_epoch=0, instance_id=None,
+        rack_id=None, rebalance_timeout=30_000 * MS, subscribed_topic_names=(group.topic,), server_assignor=None,
+        topic_partitions=(), subscribed_topic_regex=None,
+    )  # fmt: skip
+    group.name = other
+    assert group.move(3).error_code == GROUP_ID_NOT_FOUND
+
+
 def test_records_are_given_once(group: Group) -> None:
     group.produce(3, 4)
     first, second = group.member(), group.member()

@@ -8,6 +8,7 @@ HANDLERS = "broker/handlers"
 KNOWN = "unit/broker/test_known_requests.py"
 IDS = "interop/test_topic_id_contract.py"
 ADMIN = "interop/test_admin_contract.py"
+FAULTS = "integration/test_embedded_broker_faults.py"
 
 MUTANTS = [
     Mutant(
@@ -72,5 +73,19 @@ MUTANTS = [
         "    if kept:\n",
         "    if not keys:\n",
         "integration/test_broker_protocol.py::test_a_quota_is_not_taken",
+    ),
+    Mutant(
+        "a test's fault of one group is met by all groups",
+        "testing/faults.py",
+        "if is_about and (fault.group is None or fault.group in groups()):",
+        "if is_about:",
+        f"{FAULTS}::test_a_fault_of_one_group_is_not_another_ones",
+    ),
+    Mutant(
+        "a group that is one of several in a request is overlooked",
+        "testing/named_groups.py",
+        '{"group_id", "group_ids", "groups", "groups_names", "key", "coordinator_keys"}',
+        '{"group_id", "group_ids", "groups", "key", "coordinator_keys"}',
+        f"{FAULTS}::test_the_groups_of_a_request_are_found",
     ),
 ]

@@ -155,4 +155,11 @@ MUTANTS = [
 """,
         "unit/kafka/test_starts.py::test_a_coordinator_that_does_not_know_a_topic_is_believed_once_its_log_is_gone",
     ),
+    Mutant(
+        "what a broker has said is forgotten for an attempt that had no time for an answer",
+        "kafka/questions.py",
+        "told = said if said is not None and cluster_is_there else error",
+        "told = error",
+        "unit/kafka/test_fail_over.py::test_what_a_broker_has_said_is_told_and_not_that_the_last_attempt_had_no_time",
+    ),
 ]

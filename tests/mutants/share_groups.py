@@ -215,4 +215,11 @@ MUTANTS = [
         "        if request.epoch > 0:\n",
         f"{CONTRACT}::test_epochs_grow_and_fence[keylane]",
     ),
+    Mutant(
+        "a share group that is not there is not begun where somebody says",
+        "coordinator/coordinator.py",
+        "return codes.NONE if error == codes.GROUP_ID_NOT_FOUND else error\n",
+        "return error\n",
+        "interop/test_share_group_contract.py::test_a_group_that_is_not_there_is_begun_where_somebody_says[keylane]",
+    ),
 ]

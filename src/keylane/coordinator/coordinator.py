@@ -517,6 +517,16 @@ class Coordinator:
         error = self.check_share_group(group)
         return error if error != codes.NONE or self.share is None else self.share.check_empty(group)
 
+    def check_movable_share_group(self, group: str) -> int:
+        """Why nobody may say where this share group is, or NONE; one that is not there is begun by that."""
+        error = self.check_share(group) if group else codes.INVALID_GROUP_ID
+        if error != codes.NONE or self.share is None:
+            return error
+        if self._is_of_another_type(group, ()):
+            return codes.GROUP_ID_NOT_FOUND
+        error = self.share.check_empty(group)
+        return codes.NONE if error == codes.GROUP_ID_NOT_FOUND else error
+
     async def share_heartbeat(self, request: ShareHeartbeatRequest) -> ShareHeartbeatAnswer:
         """Of a member of a share group; it waits until what it changes is durable."""
         error = self.check_share(request.group) if request.group else codes.NONE

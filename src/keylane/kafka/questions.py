@@ -74,6 +74,7 @@ class Questions:
         """
         began = time.monotonic()
         for_s = self.timeout_s
+        said: KafkaError | None = None
         while True:
             took_s = time.monotonic() - began
             left_s = max(for_s - took_s, 0.001)
@@ -85,11 +86,14 @@ class Questions:
                 self._client.poll(0)
                 self._last_error.text = None  # the connection works; the client tells an error once, not each time
                 return answer
+            said = said if error.code() in NO_ANSWER else error
             cluster_is_there = error.code() in NOT_NOW and self._look()
             if cluster_is_there:
                 for_s = self.timeout_s + min(2 * self.timeout_s, FAIL_OVER_S)
             if error.code() not in NOT_NOW or time.monotonic() + ASK_AGAIN_S >= began + for_s:
-                raise self._failure(what, error, time.monotonic() - began, cluster_is_there=cluster_is_there)
+                # The last attempt may have had no time for an answer: what a broker has said tells more.
+                told = said if said is not None and cluster_is_there else error
+                raise self._failure(what, told, time.monotonic() - began, cluster_is_there=cluster_is_there)
             time.sleep(ASK_AGAIN_S)
 
     def _look(self) -> bool:

@@ -108,6 +108,7 @@ class EmbeddedBroker:
         api: str,
         *,
         client_id: str | None = None,
+        group: str | None = None,
         times: int | None = 1,
         delay_ms: int = 0,
         error: str | int | None = None,
@@ -115,13 +116,20 @@ class EmbeddedBroker:
     ) -> Fault:
         """Let the next `times` requests of an API (None: all until `remove()`), by Kafka's name, meet a fault.
 
-        Of the client with this `client_id` only, if one is given. The request is answered `delay_ms` late; instead of
-        being handled it is answered with `error`, one of Kafka's codes by name (`NOT_LEADER_OR_FOLLOWER`) or number;
-        the client is disconnected `"before"` its request is handled, or `"after"`: then the answer is lost, and what it
-        asked for is done. Faults are met in the order in which they were added. Raises `UsageError`.
+        Of the client with this `client_id` only, if one is given, and only requests that name this `group`. The request
+        is answered `delay_ms` late; instead of being handled it is answered with `error`, one of Kafka's codes by name
+        (`NOT_LEADER_OR_FOLLOWER`) or number; the client is disconnected `"before"` its request is handled, or
+        `"after"`: then the answer is lost, and what it asked for is done. Faults are met in the order in which they
+        were added. Raises `UsageError`.
         """
         return self._faults.add(
-            api, client_id=client_id, times=times, delay_ms=delay_ms, error=error, disconnect=disconnect
+            api,
+            client_id=client_id,
+            group=group,
+            times=times,
+            delay_ms=delay_ms,
+            error=error,
+            disconnect=disconnect,
         )
 
     def clear_faults(self) -> None:

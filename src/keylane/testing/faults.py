@@ -1,4 +1,4 @@
-"""Faults that a test asks a broker for: a delay, an error code or a disconnect, by API and by client.
+"""Faults that a test asks a broker for: a delay, an error code or a disconnect, by API, by client and by group.
 
 The idea: a handler is wrapped, so that a broker without faults pays nothing for them. A request that meets a fault is
 not handled (unless the fault is a delay, or comes after); so an error is what it says, and nothing was done.
@@ -18,8 +18,9 @@ from kio.schema.errors import ErrorCode
 from keylane.broker.dispatch import CloseConnectionError, Later, load_apis
 from keylane.errors import UsageError
 from keylane.testing.answers import error_answer
+from keylane.testing.named_groups import groups_of, names_groups
 from keylane.wire import conditional_commit
-from keylane.wire.versions import RequestSchema, request_schema
+from keylane.wire.versions import RequestSchema, request_schema, request_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +39,7 @@ class Fault:
     api: str
     """Kafka's name, such as `Produce`."""
     client_id: str | None
+    group: str | None
     times: int | None
     """How many requests it still changes; None for all until it is removed."""
     delay_ms: int
@@ -63,6 +65,7 @@ class Faults:
         api: str,
         *,
         client_id: str | None = None,
+        group: str | None = None,
         times: int | None = 1,
         delay_ms: int = 0,
         error: str | int | None = None,
@@ -71,6 +74,8 @@ class Faults:
         """See `EmbeddedBroker.fault`. Raises `UsageError`."""
         if api not in (known := api_names()):
             raise UsageError(f"api {api!r}: give one of {', '.join(known)}")
+        if group is not None and api not in (known := group_api_names()):
+            raise UsageError(f"group={group!r}: a request of {api} names no group; those of {', '.join(known)} do")
         if times is not None and times < 1:
             raise UsageError(f"times={times}: give how many requests meet the fault, or None for all")
         if delay_ms < 0:
@@ -82,7 +87,7 @@ class Faults:
         if not delay_ms and error is None and disconnect is None:
             raise UsageError("give delay_ms, error or disconnect")
         code = None if error is None else error_code(error)
-        fault = Fault(api, client_id, times, delay_ms, code, disconnect, _remove=self._remove)
+        fault = Fault(api, client_id, group, times, delay_ms, code, disconnect, _remove=self._remove)
         with self._lock:
             self._faults.append(fault)
         return fault
@@ -92,11 +97,12 @@ class Faults:
         with self._lock:
             self._faults.clear()
 
-    def take(self, api: str, client_id: str | None) -> Fault | None:
-        """The first that a request of this client meets, which counts it."""
+    def take(self, api: str, client_id: str | None, groups: Callable[[], frozenset[str]]) -> Fault | None:
+        """The first that a request of this client meets, which counts it; `groups` are those that the request names."""
         with self._lock:
             for fault in self._faults:
-                if fault.api == api and fault.client_id in (None, client_id):
+                is_about = fault.api == api and fault.client_id in (None, client_id)
+                if is_about and (fault.group is None or fault.group in groups()):
                     fault.met += 1
                     if fault.times is not None and fault.met >= fault.times:
                         self._faults.remove(fault)
@@ -117,7 +123,7 @@ class Faults:
         name = kafka_name(api)
 
         async def handle(received: _Received, header: RequestHeader, node: Node) -> Any:
-            fault = self.take(name, header.client_id)
+            fault = self.take(name, header.client_id, lambda: _groups(api, received, header))
             # What follows on the same connection waits with a delayed request: Kafka keeps their order.
             async with order.setdefault(header.session, asyncio.Lock()):
                 if fault is not None and fault.delay_ms:
@@ -165,15 +171,29 @@ async def _handled(api: Api, request: Any, header: RequestHeader, node: Node) ->
 
 async def _refusal(api: Api, received: _Received, header: RequestHeader, node: Node, code: int) -> Any:
     """The answer to a request that was not handled."""
-    version = min(header.api_version, api.max_version)
     if api.key == conditional_commit.API_KEY:
         return conditional_commit.encode_response(conditional_commit.Response(code))
     if api.name == "metadata":  # its brokers are needed all the same, and asking for them changes nothing
         answer = await _handled(api, received.request, header, node)
         topics = tuple(dataclasses.replace(topic, error_code=ErrorCode(code), partitions=()) for topic in answer.topics)
         return dataclasses.replace(answer, topics=topics)
-    request, _ = request_schema(api.name, version).read(received.frame, received.position)
-    return error_answer(api.name, version, request, code)
+    return error_answer(api.name, _version(api, header), _whole(api, received, header), code)
+
+
+def _groups(api: Api, received: _Received, header: RequestHeader) -> frozenset[str]:
+    if api.key == conditional_commit.API_KEY:
+        return frozenset({received.request.group_id})
+    return groups_of(_whole(api, received, header))
+
+
+def _whole(api: Api, received: _Received, header: RequestHeader) -> Any:
+    """The request as kio has it."""
+    request, _ = request_schema(api.name, _version(api, header)).read(received.frame, received.position)
+    return request
+
+
+def _version(api: Api, header: RequestHeader) -> int:
+    return min(header.api_version, api.max_version)
 
 
 def kafka_name(api: Api) -> str:
@@ -184,6 +204,16 @@ def kafka_name(api: Api) -> str:
 def api_names() -> list[str]:
     """Of all APIs that the broker offers."""
     return [kafka_name(api) for api in load_apis().values()]
+
+
+def group_api_names() -> list[str]:
+    """Of those whose requests name groups."""
+    apis = load_apis().values()
+    return [
+        kafka_name(api)
+        for api in apis
+        if api.key == conditional_commit.API_KEY or names_groups(request_type(api.name, api.max_version))
+    ]
 
 
 def error_code(error: str | int) -> int:

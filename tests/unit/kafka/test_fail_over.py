@@ -242,6 +242,19 @@ def test_a_cluster_that_is_there_is_given_the_time_of_a_fail_over() -> None:
     assert 0.7 < monotonic() - began < 1.5
 
 
+def test_what_a_broker_has_said_is_told_and_not_that_the_last_attempt_had_no_time() -> None:
+    codes = [KafkaError.KAFKA_STORAGE_ERROR]
+
+    def attempt(timeout_s: float) -> str:
+        raise KafkaException(KafkaError(codes.pop() if codes else KafkaError._TIMED_OUT))
+
+    with pytest.raises(BrokerUnavailableError, match=r"cannot make it at 'h:1' within 1 s \(KAFKA_STORAGE_ERROR"):
+        questions(Broker(there=True)).ask("make it", attempt)
+    codes.append(KafkaError.KAFKA_STORAGE_ERROR)
+    with pytest.raises(BrokerUnavailableError, match=r"no Kafka broker answered at 'h:1' within 0\.3 s"):
+        questions(Broker(there=False)).ask("make it", attempt)
+
+
 def test_a_refusal_is_told_at_once() -> None:
     given, attempt = failing(KafkaError.GROUP_ID_NOT_FOUND)
     with pytest.raises(RefusedError):

@@ -1,5 +1,5 @@
 """AlterShareGroupOffsets (91), version 0: where a share group without members goes on (KIP-932). Of all deliveries
-before nothing is left: the records count as never given out.
+before nothing is left: the records count as never given out. A group that is not there yet is begun by it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LACKS = "nothing"
 async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
     module = response_module("alter_share_group_offsets", header.api_version)
     share, group = node.coordinator.share, request.group_id
-    error = node.coordinator.check_empty_share_group(group)
+    error = node.coordinator.check_movable_share_group(group)
     if error != codes.NONE or share is None:
         return _answer(module, error, ())
     starts: dict[uuid.UUID, tuple[str, dict[int, int]]] = {}
