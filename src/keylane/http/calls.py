@@ -165,12 +165,16 @@ class Calls:
 
     def _check_status(self, response: Response) -> None:
         status = response.status
-        text = f"{response.request.name}: status {status}: {response.text[:SHOWN_CHARACTERS]}"
         if status in self.retry_statuses:
             asked_ms = retry_after_ms(response.headers.get("retry-after"), time.time())
-            raise StatusError(text, status, None if asked_ms is None else min(asked_ms, self.max_retry_after_ms))
+            wait_ms = None if asked_ms is None else min(asked_ms, self.max_retry_after_ms)
+            raise StatusError(_told(response), status, wait_ms)
         if status >= FIRST_ERROR_STATUS if self.fatal_statuses is None else status in self.fatal_statuses:
-            raise RefusedError(text, status)
+            raise RefusedError(_told(response), status)
+
+
+def _told(response: Response) -> str:
+    return f"{response.request.name}: status {response.status}: {response.text[:SHOWN_CHARACTERS]}"
 
 
 def retry_after_ms(value: str | None, now: float) -> int | None:
