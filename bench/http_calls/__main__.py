@@ -27,6 +27,7 @@ from keylane import http
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer
+from keylane.parallel_consumer import ParallelConsumer
 
 TOPIC = "devices"
 SPARE_FILES = 500
@@ -102,7 +103,7 @@ def with_keylane(bootstrap: str, url: str, options: argparse.Namespace) -> float
         max_buffered_records=4 * options.at_once,
         offset_reset="earliest",
     )
-    with kl.ParallelConsumer(pipeline, ending_offsets="latest") as consumer:
+    with ParallelConsumer(pipeline, ending_offsets="latest") as consumer:
         consumer.run()
     assert consumer.snapshot().processed == options.keys == len(ended)
     return ended[-1] - begun[0]
