@@ -1,5 +1,7 @@
-"""What a program sees of keylane's types: `wheel-trial` has mypy and pyright check it, each strictly, where only the wheel is
-installed. A line that is wrong on purpose says so to both, and an ignore that is not needed is an error."""
+"""What a program sees of keylane's types: `wheel-trial` has mypy and pyright check it where only the wheel is.
+
+A line that is wrong on purpose says so to both, and an ignore that is not needed is an error.
+"""
 
 import asyncio
 from typing import Any, assert_type

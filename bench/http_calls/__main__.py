@@ -1,4 +1,4 @@
-"""`make bench-http`: one request a record, a record a key, all in flight at once, beside a program that sends them by hand.
+"""`make bench-http`: one request a record, a record a key, all in flight at once, beside aiohttp alone.
 
 How long each takes, how many were in flight at once, and what a request costs the client and the service.
 """
@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import peers
-from http_calls import plain
 from pages import put_into_page
 from peers.jvm import LineProcess
 
 import keylane as kl
+from http_calls import plain
 from keylane import http
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
@@ -51,7 +51,9 @@ def main() -> int:
     found = {
         "keys": options.keys,
         "latency_ms": options.latency_ms,
-        "seconds": {client: statistics.median(run["seconds"] for run in runs if run["client"] == client) for client in CLIENTS},
+        "seconds": {
+            client: statistics.median(run["seconds"] for run in runs if run["client"] == client) for client in CLIENTS
+        },
         "most_at_once": min(run["most_at_once"] for run in runs),
         "runs": runs,
         "cpus": os.cpu_count(),

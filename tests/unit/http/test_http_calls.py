@@ -64,14 +64,18 @@ def test_calls_are_an_async_handler_that_travels() -> None:
 class Lookups:
     """Of hosts that no network has: each waits until it is let go, and then finds nothing. Counts those at once."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.at_once = self.most = self.all = 0
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, expected: int) -> None:
+        self.at_once = self.most = 0
+        self.missing = expected
+        self.have_begun = asyncio.Event()
         self.let_go = asyncio.Event()
         monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", self.look_up)
 
     async def look_up(self, *_: object, **__: object) -> object:
-        self.all += 1
         self.at_once += 1
+        self.missing -= 1
+        if not self.missing:
+            self.have_begun.set()
         self.most = max(self.most, self.at_once)
         try:
             await self.let_go.wait()
@@ -79,21 +83,19 @@ class Lookups:
             self.at_once -= 1
         raise socket.gaierror("nowhere")
 
-    async def until(self, count: int) -> None:
-        """So many have begun, and whoever else may begin has."""
-        async with asyncio.timeout(30):
-            while self.all < count:
-                await asyncio.sleep(0)
+    async def begun(self) -> None:
+        """All that are expected have begun, and whoever else may begin has."""
+        await asyncio.wait_for(self.have_begun.wait(), 30)
         for _ in range(100):
             await asyncio.sleep(0)
 
 
 def test_few_connections_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> tuple[int, list[Any]]:
-        lookups = Lookups(monkeypatch)
+        lookups = Lookups(monkeypatch, connecting.AT_ONCE)
         async with calls.pool() as session:
             sent = [asyncio.ensure_future(calls(of(number), Context(session, 1))) for number in range(many)]
-            await lookups.until(connecting.AT_ONCE)
+            await lookups.begun()
             sent.pop().cancel()
             lookups.let_go.set()
             async with asyncio.timeout(30):
@@ -109,10 +111,10 @@ def test_few_connections_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_host_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> int:
-        lookups = Lookups(monkeypatch)
+        lookups = Lookups(monkeypatch, many)
         async with calls.pool() as session:
             sent = [asyncio.ensure_future(calls(of(number), Context(session, 1))) for number in range(many)]
-            await lookups.until(many)
+            await lookups.begun()
             lookups.let_go.set()
             await asyncio.gather(*sent, return_exceptions=True)
         return lookups.most

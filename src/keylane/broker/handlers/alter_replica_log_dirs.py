@@ -46,4 +46,6 @@ def _code(node: Node, folder: str, topic: str, partition: int) -> int:
     if folder != node.logs_folder:
         return codes.LOG_DIR_NOT_FOUND
     found = node.topics.get(topic)
-    return codes.NONE if found is not None and 0 <= partition < found.partition_count else codes.UNKNOWN_TOPIC_OR_PARTITION
+    if found is None or not 0 <= partition < found.partition_count:
+        return codes.UNKNOWN_TOPIC_OR_PARTITION
+    return codes.NONE
