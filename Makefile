@@ -148,7 +148,7 @@ check: setup
 # Sphinx lies beside .venv, which it reads docstrings from: only who builds the site downloads it.
 DOCS_VENV := build/docs-venv
 $(DOCS_VENV)/.ready: docs.lock $(VENV)/.ready
-	@echo "keylane: setting up $(DOCS_VENV) (Sphinx, pinned in docs.lock: about 15 MB)"
+	@echo "keylane: setting up $(DOCS_VENV) (Sphinx, pinned in docs.lock: about 25 MB)"
 	@rm -rf $(DOCS_VENV)
 	@$(BIN)/python -m venv $(DOCS_VENV)
 	@$(DOCS_VENV)/bin/python -m pip install --disable-pip-version-check --no-deps --quiet -r docs.lock

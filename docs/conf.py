@@ -11,7 +11,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pygments.lexers.special import TextLexer
+import merman
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
 
 import keylane
 
@@ -26,6 +28,7 @@ root_doc = "docs/index"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 
 myst_heading_anchors = 4
+myst_fence_as_directive = ["mermaid"]
 
 default_role = "code"  # docstrings write `name`, as Markdown does
 autodoc_member_order = "bysource"
@@ -50,11 +53,21 @@ LISTED = re.compile(r"^- \[([^\]]+)\]\(([^)#]+)\.md\)", re.MULTILINE)
 
 
 def setup(app: Sphinx) -> None:
-    app.add_lexer("mermaid", TextLexer)  # a browser would have to fetch the program that draws it
+    app.add_directive("mermaid", Drawing)
     app.connect("autodoc-process-signature", without_options)
     app.connect("autodoc-process-docstring", link_pages)
     app.connect("source-read", add_navigation)
     app.connect("build-finished", add_texts)
+
+
+class Drawing(SphinxDirective):
+    """A Mermaid diagram, drawn here: a browser would have to fetch the program that draws it."""
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        drawn = merman.Merman().render_svg("\n".join(self.content), None)
+        return [nodes.raw("", f'<div class="drawing">{drawn}</div>', format="html")]
 
 
 def without_options(

@@ -1,4 +1,7 @@
-"""`make bench-http`: one request a record, a record a key, all in flight at once: how long, and how many at once."""
+"""`make bench-http`: one request a record, a record a key, all in flight at once, beside aiohttp alone.
+
+How long each takes, how many were in flight at once, and what a request costs the client and the service.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import peers
 from pages import put_into_page
 from peers.jvm import LineProcess
 
 import keylane as kl
+from http_calls import plain
 from keylane import http
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer
+from keylane.parallel_consumer import ParallelConsumer
 
 TOPIC = "devices"
 SPARE_FILES = 500
 """Open files that a process needs beside its connections."""
+CLIENTS = ("keylane", "aiohttp alone")
 
 
 def main() -> int:
@@ -38,12 +45,15 @@ def main() -> int:
         fill(broker.bootstrap, options.keys)
         command = [sys.executable, "-m", "http_calls.service", str(options.latency_ms)]
         with LineProcess(command) as service:
-            port = next(service.lines())
-            runs = [one(broker.bootstrap, f"http://127.0.0.1:{port}", service, options) for _ in range(options.repeat)]
+            url = f"http://127.0.0.1:{next(service.lines())}"
+            turns = [client for _ in range(options.repeat) for client in CLIENTS]
+            runs = [one(client, broker.bootstrap, url, service, options) for client in turns]
     found = {
         "keys": options.keys,
         "latency_ms": options.latency_ms,
-        "seconds": statistics.median(run["seconds"] for run in runs),
+        "seconds": {
+            client: statistics.median(run["seconds"] for run in runs if run["client"] == client) for client in CLIENTS
+        },
         "most_at_once": min(run["most_at_once"] for run in runs),
         "runs": runs,
         "cpus": os.cpu_count(),
@@ -52,12 +62,32 @@ def main() -> int:
     (options.out / "http.json").write_text(json.dumps(found, indent=1) + "\n")
     if options.page is not None:
         put_into_page(options.page, "http", markdown(found))
-    print(f"{found['keys']:,} requests in {found['seconds']:.1f} s, {found['most_at_once']:,} at once")
+    told = ", ".join(f"{client} {seconds:.1f} s" for client, seconds in found["seconds"].items())
+    print(f"{found['keys']:,} requests, {found['most_at_once']:,} at once: {told}")
     return 0
 
 
-def one(bootstrap: str, url: str, service: LineProcess, options: argparse.Namespace) -> dict[str, Any]:
-    """One run in a group of its own: from the first request to the last answer."""
+def one(client: str, bootstrap: str, url: str, service: LineProcess, options: argparse.Namespace) -> dict[str, Any]:
+    """One run: from the first request to the last answer."""
+    load, client_s, service_s = os.getloadavg()[0], time.process_time(), peers.processor_s(service.pid)
+    if client == "keylane":
+        seconds = with_keylane(bootstrap, url, options)
+    else:
+        seconds = plain.run(url, options.keys, options.at_once)
+    result = {
+        "client": client,
+        "seconds": round(seconds, 3),
+        "most_at_once": int(service.ask("most")),
+        "client_ms": round((time.process_time() - client_s) / options.keys * 1000, 3),
+        "service_ms": round((peers.processor_s(service.pid) - service_s) / options.keys * 1000, 3),
+        "load": load,
+    }
+    print(result, flush=True)
+    return result
+
+
+def with_keylane(bootstrap: str, url: str, options: argparse.Namespace) -> float:
+    """In a group of its own; the seconds."""
     begun: list[float] = []
     ended: list[float] = []
 
@@ -75,30 +105,22 @@ def one(bootstrap: str, url: str, service: LineProcess, options: argparse.Namesp
         max_buffered_records=4 * options.at_once,
         offset_reset="earliest",
     )
-    load, before_s = os.getloadavg()[0], time.process_time()
-    with kl.ParallelConsumer(pipeline, ending_offsets="latest") as consumer:
+    with ParallelConsumer(pipeline, ending_offsets="latest") as consumer:
         consumer.run()
     assert consumer.snapshot().processed == options.keys == len(ended)
-    result = {
-        "seconds": round(ended[-1] - begun[0], 3),
-        "most_at_once": int(service.ask("most")),
-        "processor_s": round(time.process_time() - before_s, 2),
-        "load": load,
-    }
-    print(result, flush=True)
-    return result
+    return ended[-1] - begun[0]
 
 
 def markdown(found: dict[str, Any]) -> str:
     """The table for the docs."""
     lines = [
-        "| keys | service | at once | seconds | processor time a request | load |",
-        "|---:|---:|---:|---:|---:|---:|",
+        "| client | keys | service | at once | seconds | processor time a request: client | service | load |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for run in found["runs"]:
-        each_ms = run["processor_s"] / found["keys"] * 1000
-        figures = f"{run['most_at_once']:,} | {run['seconds']:.1f} s | {each_ms:.2f} ms | {run['load']:.1f}"
-        lines.append(f"| {found['keys']:,} | {found['latency_ms']:,} ms | {figures} |")
+    for run in sorted(found["runs"], key=lambda run: CLIENTS.index(run["client"])):
+        costs = f"{run['client_ms']:.2f} ms | {run['service_ms']:.2f} ms"
+        figures = f"{run['most_at_once']:,} | {run['seconds']:.1f} s | {costs} | {run['load']:.1f}"
+        lines.append(f"| {run['client']} | {found['keys']:,} | {found['latency_ms']:,} ms | {figures} |")
     return "\n".join(lines) + "\n"
 
 

@@ -276,7 +276,7 @@ def test_without_a_mark(kafka_broker):
 
 def test_the_plugin_and_the_examples_of_the_page_in_a_project_of_somebody_elses(tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     (tmp_path / "test_a_plugin.py").write_text(PLUGIN_TEST)
     (tmp_path / "test_examples.py").write_text("\n\n".join(blocks))
     command = [

@@ -226,6 +226,24 @@ def test_how_large_partitions_are(client: ProtocolClient, version: int) -> None:
     assert (everything[name, 0], everything[other, 0]) == (size, 0)
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_log_stays_in_the_folder_that_there_is(client: ProtocolClient, version: int) -> None:
+    name, _ = create(client)
+    (folder,) = client.ask("describe_log_dirs", 1, topics=None).results
+
+    def moved(path: str, topic: str, *indexes: int) -> list[tuple[str, int, ErrorCode]]:
+        wanted = part("alter_replica_log_dirs", version, "AlterReplicaLogDirTopic", name=topic, partitions=indexes)
+        to = part("alter_replica_log_dirs", version, "AlterReplicaLogDir", path=path, topics=(wanted,))
+        answer = client.ask("alter_replica_log_dirs", version, dirs=(to,))
+        return [(of.topic_name, one.partition_index, one.error_code) for of in answer.results for one in of.partitions]
+
+    assert moved(folder.log_dir, name, 0) == [(name, 0, ErrorCode.none)]
+    assert moved("/somewhere/else", name, 0) == [(name, 0, ErrorCode.log_dir_not_found)]
+    assert moved("/somewhere/else", "nobody", 0) == [("nobody", 0, ErrorCode.log_dir_not_found)]
+    assert moved(folder.log_dir, name, 9) == [(name, 9, ErrorCode.unknown_topic_or_partition)]
+    assert moved(folder.log_dir, "nobody", 0) == [("nobody", 0, ErrorCode.unknown_topic_or_partition)]
+
+
 # --- one node ---
 
 

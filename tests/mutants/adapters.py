@@ -1,10 +1,34 @@
-"""Mutants of the adapters to other frameworks."""
+"""Mutants of the adapters to other frameworks, and of the HTTP client."""
 
 from __future__ import annotations
 
 from mutants import Mutant
 
+TURNS = "http/connecting.py"
+CALLS = "unit/http/test_http_calls.py"
+
 MUTANTS = [
+    Mutant(
+        "all connections of an HTTP pool are made at once",
+        TURNS,
+        "        await self._free.acquire()\n",
+        "        await asyncio.sleep(0)\n",
+        f"{CALLS}::test_few_connections_are_made_at_once",
+    ),
+    Mutant(
+        "an HTTP host that does not answer keeps others' connections waiting",
+        TURNS,
+        ".call_later(TURN_S, ",
+        ".call_later(3_600, ",
+        f"{CALLS}::test_a_host_that_does_not_answer_holds_nobody_up",
+    ),
+    Mutant(
+        "a connection that is made, or fails, keeps its turn",
+        TURNS,
+        "        if timer is not None:\n",
+        "        if timer is False:\n",
+        f"{CALLS}::test_few_connections_are_made_at_once",
+    ),
     Mutant(
         "a message that a FastStream subscriber nacks counts as complete",
         "adapters/faststream.py",

@@ -54,6 +54,13 @@ MUTANTS = [
         f"{ADMIN}::test_topics_are_described_in_pieces[keylane]",
     ),
     Mutant(
+        "a log is said to move to a folder that is not there",
+        f"{HANDLERS}/alter_replica_log_dirs.py",
+        "    if folder != node.logs_folder:\n",
+        "    if not folder:\n",
+        f"{ADMIN}::test_a_log_stays_in_the_folder_that_there_is[keylane-1]",
+    ),
+    Mutant(
         "a piece of topics begins with a whole topic",
         f"{HANDLERS}/describe_topic_partitions.py",
         "        first = start[1] if name == start[0] else 0\n",

@@ -22,6 +22,17 @@ def test_dir_has_every_public_name_and_nothing_else() -> None:
     assert all(hasattr(keylane, name) for name in shown)
 
 
+def test_to_import_keylane_imports_its_errors_and_nothing_heavy() -> None:
+    """It is what a program pays that uses one name of it; a time would fail on a busy machine."""
+    program = "import sys; bare = {*sys.modules}; import keylane; print(*sorted({*sys.modules} - bare))"
+    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
+    imported = done.stdout.split()
+    own = {name for name in imported if name.partition(".")[0] == "keylane"}
+    assert own == {"keylane", "keylane.errors", "keylane.version"}
+    assert {name.partition(".")[0] for name in imported} - own <= sys.stdlib_module_names
+    assert not {"asyncio", "inspect", "logging", "ssl", "threading"} & {*imported}
+
+
 def test_the_reference_has_every_public_name() -> None:
     named = re.findall(r"^\.\. auto\w+:: ([A-Z]\w*)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
     assert sorted(named) == sorted(keylane.__all__)

@@ -30,9 +30,8 @@ node. There are no ACLs (SECURITY_DISABLED) and no quotas.
 
 Not offered, on purpose: 71 and 72 (clients that see them probe them).
 
-Not there: SCRAM credentials by request (50, 51: users are made with `keylane broker users`), replicas moved between
-folders (34: there is one folder), the state of share groups by request (83 to 87: brokers of Apache Kafka ask each
-other for it).
+Not there: SCRAM credentials by request (50, 51: users are made with `keylane broker users`), and the state of share
+groups by request (83 to 87: brokers of Apache Kafka ask each other for it).
 
 Fetch sessions (KIP-227) are kept as in Apache Kafka: at most `max.incremental.fetch.session.cache.slots` (1,000; 0 for
 none), in memory. One that was not used for two minutes goes for a new one, and one that is older than that for a new

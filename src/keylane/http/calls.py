@@ -62,6 +62,7 @@ class Calls:
     timeout_ms: int = 30_000
     """From the start of a request to the end of its body."""
     connect_timeout_ms: int = 10_000
+    """For one connection, from when it is begun. At most 256 are made at once, beside those that take over a second."""
     max_connections: int = 0
     """Connections at once; 0 sets no bound but the pipeline's `max_concurrency`."""
     max_connections_per_host: int = 0
@@ -93,9 +94,12 @@ class Calls:
         """The pipeline's `resource`: one connection pool a worker process."""
         import aiohttp
 
+        from keylane.http.connecting import Turns
+
         timeout = aiohttp.ClientTimeout(total=self.timeout_ms / 1000, sock_connect=self.connect_timeout_ms / 1000)
         connector = aiohttp.TCPConnector(limit=self.max_connections, limit_per_host=self.max_connections_per_host)
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+        turns = [Turns().of_a_session()]
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, trace_configs=turns) as session:
             yield session
 
     async def __call__(self, what: Record | list[Record], context: Context) -> Any:
@@ -165,12 +169,16 @@ class Calls:
 
     def _check_status(self, response: Response) -> None:
         status = response.status
-        text = f"{response.request.name}: status {status}: {response.text[:SHOWN_CHARACTERS]}"
         if status in self.retry_statuses:
             asked_ms = retry_after_ms(response.headers.get("retry-after"), time.time())
-            raise StatusError(text, status, None if asked_ms is None else min(asked_ms, self.max_retry_after_ms))
+            wait_ms = None if asked_ms is None else min(asked_ms, self.max_retry_after_ms)
+            raise StatusError(_told(response), status, wait_ms)
         if status >= FIRST_ERROR_STATUS if self.fatal_statuses is None else status in self.fatal_statuses:
-            raise RefusedError(text, status)
+            raise RefusedError(_told(response), status)
+
+
+def _told(response: Response) -> str:
+    return f"{response.request.name}: status {response.status}: {response.text[:SHOWN_CHARACTERS]}"
 
 
 def retry_after_ms(value: str | None, now: float) -> int | None:

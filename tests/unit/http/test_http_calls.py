@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import time
 from email.utils import formatdate
 from typing import Any
@@ -11,11 +13,17 @@ import pytest
 
 import keylane as kl
 from keylane import http
+from keylane.http import connecting
 from keylane.http.calls import retry_after_ms
+from keylane.records import Context, PlainMessage
 
 
 def request(record: kl.Record) -> http.Request:
     return http.Request("GET", f"http://nowhere/{record.offset}")
+
+
+def of(offset: int) -> kl.Record:
+    return kl.Record(PlainMessage("devices", 0, offset))
 
 
 @pytest.mark.parametrize(
@@ -51,6 +59,70 @@ def test_calls_are_an_async_handler_that_travels() -> None:
     assert pipeline.is_async
     copy = cloudpickle.loads(cloudpickle.dumps(pipeline))
     assert copy.handler.timeout_ms == 5
+
+
+class Lookups:
+    """Of hosts that no network has: each waits until it is let go, and then finds nothing. Counts those at once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, expected: int) -> None:
+        self.at_once = self.most = 0
+        self.missing = expected
+        self.have_begun = asyncio.Event()
+        self.let_go = asyncio.Event()
+        monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", self.look_up)
+
+    async def look_up(self, *_: object, **__: object) -> object:
+        self.at_once += 1
+        self.missing -= 1
+        if not self.missing:
+            self.have_begun.set()
+        self.most = max(self.most, self.at_once)
+        try:
+            await self.let_go.wait()
+        finally:
+            self.at_once -= 1
+        raise socket.gaierror("nowhere")
+
+    async def begun(self) -> None:
+        """All that are expected have begun, and whoever else may begin has."""
+        await asyncio.wait_for(self.have_begun.wait(), 30)
+        for _ in range(100):
+            await asyncio.sleep(0)
+
+
+def test_few_connections_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> tuple[int, list[Any]]:
+        lookups = Lookups(monkeypatch, connecting.AT_ONCE)
+        async with calls.pool() as session:
+            sent = [asyncio.ensure_future(calls(of(number), Context(session, 1))) for number in range(many)]
+            await lookups.begun()
+            sent.pop().cancel()
+            lookups.let_go.set()
+            async with asyncio.timeout(30):
+                return lookups.most, await asyncio.gather(*sent, return_exceptions=True)
+
+    monkeypatch.setattr(connecting, "TURN_S", 3_600)
+    many = connecting.AT_ONCE + 50
+    calls = http.Calls(request=lambda record: http.Request("GET", f"http://host-{record.offset}/"))
+    most, errors = asyncio.run(run())
+    assert most == connecting.AT_ONCE
+    assert [type(error) for error in errors] == [http.HttpError] * (many - 1)
+
+
+def test_a_host_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> int:
+        lookups = Lookups(monkeypatch, many)
+        async with calls.pool() as session:
+            sent = [asyncio.ensure_future(calls(of(number), Context(session, 1))) for number in range(many)]
+            await lookups.begun()
+            lookups.let_go.set()
+            await asyncio.gather(*sent, return_exceptions=True)
+        return lookups.most
+
+    monkeypatch.setattr(connecting, "TURN_S", 0.001)
+    many = connecting.AT_ONCE + 50
+    calls = http.Calls(request=lambda record: http.Request("GET", f"http://host-{record.offset}/"))
+    assert asyncio.run(run()) == many
 
 
 def test_the_name_of_a_request_keeps_what_may_be_secret() -> None:
