@@ -26,7 +26,7 @@ class Turns:
     def __init__(self) -> None:
         self._free = asyncio.Semaphore(AT_ONCE)
 
-    def of_a_session(self) -> aiohttp.TraceConfig[SimpleNamespace]:
+    def of_a_session(self) -> aiohttp.TraceConfig:
         """For its `trace_configs`."""
         config = aiohttp.TraceConfig()
         config.on_connection_create_start.append(self._begin)
