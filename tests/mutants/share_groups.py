@@ -14,6 +14,7 @@ MODEL = "property/coordinator/share_groups/test_partition.py"
 CRASHES = "crash/test_share_group_crashes.py::test_a_crash_at_every_operation"
 SHELL = "unit/coordinator/test_share_service.py"
 ACTIONS = "unit/coordinator/consumer_groups/test_consumer_group_actions.py::test_a_failed_batch_changes_nothing"
+WHOLE_STORE = "property/coordinator/test_whole_store_machine.py"
 CONTRACT = "interop/test_share_group_contract.py"
 
 MUTANTS = [
@@ -95,6 +96,20 @@ MUTANTS = [
         "        self._consumer_groups.restore((), self._now_ms())\n",
         "crash/test_group_kills.py::test_a_consumer_group_under_kills[3]",
         "crash matrix: SIGKILL under a consumer group",
+    ),
+    Mutant(
+        "how far a group had got in a topic outlives the topic",
+        SERVICE,
+        "found.drop(placed)) or self._append_states(group, dict.fromkeys(places))",
+        "found.drop(placed))",
+        WHOLE_STORE,
+    ),
+    Mutant(
+        "a restart brings back the members of consumer groups that went",
+        "coordinator/consumer_groups/group.py",
+        "        self._emit(MEMBER, name)\n",
+        "        self.members.pop(name, None)\n",
+        WHOLE_STORE,
     ),
     Mutant(
         "members are told of what is not durable yet",

@@ -69,8 +69,6 @@ class World:
         self.logs: dict[NamedPartition, Log] = {partition: Log() for partition in PARTITIONS}
         self.clients = [Client(dict.fromkeys(PARTITIONS, Wanted(0, 2))) for _ in range(2)]
         self.budget = 0
-        self.rested = 0
-        """Partitions that fetches did not have to look at."""
 
     def read(self, wanted: Mapping[NamedPartition, Wanted]) -> Answers:
         left, found = self.budget, []
@@ -182,7 +180,6 @@ class World:
     def compare(self, one: Client, begun: Begun, to_read: Mapping[NamedPartition, Wanted]) -> Answers:
         """With what a fetch of everything would be told; of partitions that rest there is no news."""
         answers = self.read(one.asked)
-        self.rested += len(answers) - len(to_read)
         read = [found for found in answers if found[0] in to_read]
         finished = self.sessions.finish(begun, read, self.now_ms)
         assert finished.code == codes.NONE
