@@ -23,10 +23,10 @@ MUTANTS = [
         f"{CALLS}::test_a_host_that_does_not_answer_holds_nobody_up",
     ),
     Mutant(
-        "a connection that is made, or fails, keeps its turn",
+        "an HTTP connection that is made, or fails, keeps its turn",
         TURNS,
-        "        if timer is not None:\n",
-        "        if timer is False:\n",
+        "        if id(request) in self._taken:\n",
+        "        if id(self) in self._taken:\n",
         f"{CALLS}::test_few_connections_are_made_at_once",
     ),
     Mutant(

@@ -8,7 +8,7 @@ that waits for the network gives its turn away, so that a host which does not an
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import aiohttp
 
@@ -25,6 +25,8 @@ class Turns:
 
     def __init__(self) -> None:
         self._free = asyncio.Semaphore(AT_ONCE)
+        self._taken: dict[int, asyncio.TimerHandle] = {}
+        """By the identity of what aiohttp keeps for a request until it has ended; each ends the turn."""
 
     def of_a_session(self) -> aiohttp.TraceConfig:
         """For its `trace_configs`."""
@@ -34,16 +36,14 @@ class Turns:
         config.on_request_exception.append(self._ended)
         return config
 
-    async def _begin(self, _session: aiohttp.ClientSession, turn: SimpleNamespace, _params: object) -> None:
+    async def _begin(self, _session: aiohttp.ClientSession, request: SimpleNamespace, _params: object) -> None:
         await self._free.acquire()
-        turn.timer = asyncio.get_running_loop().call_later(TURN_S, self._give_away, turn)
+        self._taken[id(request)] = asyncio.get_running_loop().call_later(TURN_S, self._give_away, id(request))
 
-    async def _ended(self, _session: aiohttp.ClientSession, turn: SimpleNamespace, _params: object) -> None:
-        timer: Any = getattr(turn, "timer", None)
-        if timer is not None:
-            timer.cancel()
-            self._give_away(turn)
+    async def _ended(self, _session: aiohttp.ClientSession, request: SimpleNamespace, _params: object) -> None:
+        if id(request) in self._taken:
+            self._give_away(id(request))
 
-    def _give_away(self, turn: SimpleNamespace) -> None:
-        turn.timer = None
+    def _give_away(self, request: int) -> None:
+        self._taken.pop(request).cancel()
         self._free.release()
