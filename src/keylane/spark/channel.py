@@ -65,7 +65,7 @@ SILENT_PEER_TIMEOUT_S = 20.0
 REPORT_S = 0.25
 REPORT_A_LANE_S = 0.00075
 """A lane reports every 0.25 s, of more than 333 lanes each so much less often that the driver gets 1,333 reports a
-second: of a thousand lanes it shows nothing that is older than a second."""
+second, and each of a thousand lanes reports every 0.75 s."""
 HEAR_A_LANE_S = 0.00001
 """Between two rounds of the sockets, for each of them: of a thousand lanes a round finds ten that have said something,
 where each would have a round of its own otherwise."""
