@@ -294,7 +294,7 @@ def test_the_plugin_and_the_examples_of_the_page_in_a_project_of_somebody_elses(
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "9 passed" in done.stdout
+    assert "10 passed" in done.stdout
 
 
 def test_each_record_of_many_goes_to_the_partition_that_it_names(kafka: EmbeddedBroker) -> None:

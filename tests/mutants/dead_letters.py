@@ -23,6 +23,7 @@ MUTANTS = [
         "began_ms = members.accepted_ms.get((one.command, one.member), one.at_ms)",
         "began_ms = one.at_ms",
         f"{IN_GROUP}::test_a_letter_is_back_when_a_member_began_after_it_was_written_and_said_that_it_was_done",
+        "crash matrix: records of dead letters run again in their group",
     ),
     Mutant(
         "a replay that nobody has said to be done is asked for once more",
@@ -37,6 +38,7 @@ MUTANTS = [
         "        self._until_told(lambda: send_offsets(self._producer, self._asking, positions, CALL_S))\n",
         "",
         KILLS,
+        "crash matrix: dead letters go back to their topics",
     ),
     Mutant(
         "a redrive has a transactional id of its own, and fences nobody",

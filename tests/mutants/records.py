@@ -22,6 +22,7 @@ MUTANTS = [
         "OffsetMap(base, [*committed.runs, *offsets], committed.highest_completed)",
         "OffsetMap(base)",
         REPLAYED,
+        "crash matrix: a record that is said to be replayed runs again, and no other one does",
     ),
     Mutant(
         "a skipped record stays the first that runs",

@@ -6,7 +6,7 @@ what is sent to them and what came of it, `records` single records, `letters`, `
 how it comes back or goes.
 
 Doors: the package itself, `commands`, `groups`, `letters`, `members`, `payloads`, `places`, `purge`, `records`,
-`redrive`.
+`redrive`, `redrive_in_group`.
 """
 
 from __future__ import annotations
