@@ -37,7 +37,7 @@ MUTANTS = [
         IDS,
         "            return codes.NONE if current.state is done else codes.INVALID_TXN_STATE\n        if committed and",
         "            return codes.NONE\n        if committed and",
-        MACHINE,
+        f"{UNIT}::test_what_an_end_of_no_transaction_is_told",
     ),
     Mutant(
         "a commit of nothing raises the epoch",

@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keylane.coordinator.deadlines import Deadlines
@@ -76,6 +76,7 @@ class Journal:
         max_size=40,
     )
 )  # fmt: skip
+@example([(PLACES[0], "take", 0, LONGER), (PLACES[0], RENEW, 8, LIMITS)])  # for a shorter time
 def test_the_deadline_of_share_groups_is_that_of_a_scan(
     steps: list[tuple[Place, str | int, int, Limits]],
 ) -> None:
