@@ -17,7 +17,7 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-from kit.examples import examples
+from kit.examples import IS_QUICK, examples
 from kit.jvms import java_options
 from kit.no_pandas import hide_pandas
 from kit.processes import children, words
@@ -26,21 +26,19 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from pathlib import Path
 
-GROUPS = (
-    (
-        "tests/spark/test_acknowledged.py",
-        "tests/spark/test_exactly_once",
-        "tests/spark/test_nothing_is_told.py",
-        "tests/spark/test_offset_servers.py",
-        "tests/spark/test_older_checkpoints.py",
-        "tests/spark/test_parallel_map",
-        "tests/spark/test_structured_",
-    ),
-    ("tests/spark/test_",),
-    ("tests/interop/",),
+ROWS = (
+    "tests/spark/test_acknowledged.py",
+    "tests/spark/test_exactly_once",
+    "tests/spark/test_nothing_is_told.py",
+    "tests/spark/test_offset_servers.py",
+    "tests/spark/test_older_checkpoints.py",
+    "tests/spark/test_parallel_map",
+    "tests/spark/test_structured_",
 )
-"""Files whose tests share what is dear to start: two times a JVM with a warm Spark, and an Apache Kafka. The first two
-take about as long as each other: one worker runs each, and the longer one is what all others wait for."""
+"""About half of Spark's tests, by the time that they take."""
+GROUPS = (*([] if IS_QUICK else [ROWS]), ("tests/spark/test_",), ("tests/interop/",))
+"""Files whose tests share what is dear to start: a JVM with a warm Spark, or two in `make test-full`, where one worker
+would be busy for longer than all others; and an Apache Kafka."""
 CONTRACT = "tests/spark/test_contract"
 """In no group: what is not for the soak runs without Spark."""
 SLOW = ("tests/spark/", "tests/integration/", "tests/crash/", "tests/property/")

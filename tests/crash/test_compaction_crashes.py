@@ -93,6 +93,7 @@ def test_a_crash_at_any_operation_loses_and_brings_back_nothing(names: Names, co
         asyncio.run(check(history.filesystem.after_crash(names=names, content=content), history.model))
 
 
+@pytest.mark.full
 def test_an_error_at_any_operation_loses_and_brings_back_nothing() -> None:
     for operation in operations():
         history = History(SimulatedFileSystem())

@@ -116,7 +116,14 @@ async def check(filesystem: SimulatedFileSystem, told: Told) -> None:
         await node.close()
 
 
-@pytest.mark.parametrize(("names", "content"), [("lost", "lost"), ("kept", "kept"), ("kept", "torn")])
+@pytest.mark.parametrize(
+    ("names", "content"),
+    [
+        ("lost", "lost"),
+        pytest.param("kept", "kept", marks=pytest.mark.full),
+        pytest.param("kept", "torn", marks=pytest.mark.full),
+    ],
+)
 def test_a_crash_at_any_operation_of_two_starts_loses_nothing(names: Names, content: Content) -> None:
     whole = SimulatedFileSystem()
     assert attempt(whole).is_finished

@@ -239,7 +239,7 @@ def attempt(filesystem: SimulatedFileSystem, kind: type[Client]) -> Told:
 @pytest.mark.parametrize(
     ("names", "content", "first", "step"),
     [
-        ("lost", "lost", 1, 2),
+        pytest.param("lost", "lost", 1, 2, marks=pytest.mark.full),
         ("kept", "torn", 2, 2),
         pytest.param("lost", "lost", 1, 1, marks=pytest.mark.soak),
         pytest.param("kept", "torn", 1, 1, marks=pytest.mark.soak),

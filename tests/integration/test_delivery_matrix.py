@@ -214,6 +214,7 @@ def test_members_that_are_killed_leave_no_identities(
 
 
 @pytest.mark.skipif(find_postgres() is None, reason="PostgreSQL is not installed (/usr/lib/postgresql)")
+@pytest.mark.full
 def test_a_database_that_refuses_or_is_slow(servers: str, tmp_path: Path) -> None:
     with PostgresServer() as own:
         row = ("exactly_once", "postgres")

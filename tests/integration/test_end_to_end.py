@@ -108,7 +108,7 @@ def recipe(tmp_path: Path) -> Iterator[Recipe]:
             made.end(name, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [pytest.param(1, marks=pytest.mark.full), pytest.param(20, marks=pytest.mark.soak)])
 def test_each_order_is_booked_once_while_every_program_is_killed(recipe: Recipe, kills: int) -> None:
     expected_text = "{0}: {1} EUR".format
     for name in NAMES[1:]:

@@ -41,6 +41,7 @@ def fuzz(frames: int, folder: Path) -> None:
     assert result.resident_mb[-1] - result.resident_mb[0] <= MAX_GROWTH_MB, result
 
 
+@pytest.mark.full
 def test_thousands_of_frames(tmp_path: Path) -> None:
     fuzz(FRAMES, tmp_path)
 

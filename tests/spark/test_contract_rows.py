@@ -166,16 +166,18 @@ def test_the_automatic_limit_begins_low_and_grows(bench: RowBench) -> None:
         running[0] -= 1
         return number_of(row), f"{time.monotonic_ns()} {now}"
 
-    told = []
-    bench.begin(count, max_concurrency="auto")
-    for _ in range(2):
+    def task() -> list[int]:
         found = bench.again(records(400))
-        told.append([at_once for _, at_once in sorted(tuple(map(int, one.told.split())) for one in found)])
-    first, second = told
-    assert max(first[:90]) == 4
-    assert max(first) >= 8
+        return [at_once for _, at_once in sorted(tuple(map(int, one.told.split())) for one in found)]
+
+    bench.begin(count, max_concurrency="auto")
+    told = task()
+    assert max(told[:90]) == 4
+    assert max(told) >= 8
     if bench.is_in_one_process:  # of a query's tasks another one may have the second
-        assert max(second[:90]) > 4
+        while max(told[-20:]) < 8:  # a busy machine can make it fall again
+            told = task()
+        assert max(task()[:90]) > 4
 
 
 @covers("Threads.count")

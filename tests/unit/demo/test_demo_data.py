@@ -60,6 +60,7 @@ def test_a_part_of_the_year_is_the_start_of_the_year_by_scheduled_departure(tabl
         )
 
 
+@pytest.mark.full
 def test_the_whole_year_has_every_flight_once_and_null_keys_for_those_without_a_tail_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

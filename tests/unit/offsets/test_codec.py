@@ -208,6 +208,7 @@ def test_one_hostile_run_costs_one_run_or_is_refused() -> None:
         decode(metadata(b"l\0\x06\x36\0"), 100, max_span=5)
 
 
+@pytest.mark.full
 def test_the_worst_metadata_that_is_believed_costs_megabytes() -> None:
     tracemalloc.start()
     try:
