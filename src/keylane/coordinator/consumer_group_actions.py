@@ -7,7 +7,7 @@ is forgotten and restored from what is durable, and its members ask again meanwh
 A group with members may change its protocol (docs/adr/0097): a batch then ends the records of the one and begins those
 of the other. Upwards members are answered at once, as members of the consumer group. Downwards the group of the classic
 protocol begins when the batch is durable, since it makes records of its own without being asked; until then the group
-`is_unsettled`, and who asks is told to ask again.
+is `unsettled`, and who asks is told to ask again.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from keylane.wire import codes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
 
     from keylane.coordinator.consumer_groups.protocol import HeartbeatRequest, Topics
     from keylane.coordinator.consumer_groups.registry import ConsumerGroups
@@ -71,10 +72,8 @@ class ConsumerGroupActions:
         )
         self._downgrading: set[str] = set()
         """Groups that are about to be of the classic protocol."""
-
-    def is_unsettled(self, group: str) -> bool:
-        """Whether nobody may be told of this group now."""
-        return group in self._downgrading or group in self._batches.broken
+        self.unsettled: Sequence[AbstractSet[str]] = (self._downgrading, self._batches.broken)
+        """Groups of which nobody may be told now, in one set or the other; to be looked at."""
 
     async def heartbeat(self, request: HeartbeatRequest) -> HeartbeatAnswer:
         """ConsumerGroupHeartbeat."""

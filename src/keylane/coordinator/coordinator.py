@@ -226,7 +226,8 @@ class Coordinator:
         if self._loading and partition_for(group, self._partitions) in self._loading:
             is_broken = self._load_task.done()
             return codes.COORDINATOR_NOT_AVAILABLE if is_broken else codes.COORDINATOR_LOAD_IN_PROGRESS
-        return codes.COORDINATOR_LOAD_IN_PROGRESS if self._consumer_actions.is_unsettled(group) else codes.NONE
+        is_unsettled = any(group in one for one in self._consumer_actions.unsettled)
+        return codes.COORDINATOR_LOAD_IN_PROGRESS if is_unsettled else codes.NONE
 
     def owns(self, group: str) -> bool:
         """Whether this node coordinates the group's offsets partition."""
