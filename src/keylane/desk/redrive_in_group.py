@@ -8,7 +8,7 @@ written, whoever asked, and whoever died in between: the position is written aft
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from keylane.desk import Report
     from keylane.desk.letters import Queue, Wanted
     from keylane.desk.redrive import How
+    from keylane.offsets import OffsetMap
     from keylane.operations.commands import Command
     from keylane.operations.reports import Members
     from keylane.records import Record
@@ -102,15 +103,16 @@ class _Group:
         names = {(topic, partition) for topic, partition, _ in places}
         committed = self.queue.admin.committed_offsets(self.group, {topic for topic, _ in names})
         starts = self.queue.admin.log_starts(names)
+        maps: dict[tuple[str, int], OffsetMap] = {}
+        for name in names & committed.keys():
+            with suppress(MetadataError):
+                maps[name] = decode(committed[name].metadata, committed[name].offset)
         found: dict[Place, str] = {}
         for place in places:
             name = place[:2]
-            try:
-                map_ = decode(committed[name].metadata, committed[name].offset)
-            except (KeyError, MetadataError):
+            if name not in maps:
                 found[place] = "no map"
-                continue
-            if standing(map_, place[2]) not in ("below", "complete"):
+            elif standing(maps[name], place[2]) not in ("below", "complete"):
                 found[place] = "not complete"
             elif place[2] < (starts[name] or 0):
                 found[place] = "deleted"
