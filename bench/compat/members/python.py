@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 PAUSE_S = 0.2
+READING: dict[str, Any] = {
+    "auto_offset_reset": "earliest",
+    "enable_auto_commit": False,
+    "session_timeout_ms": 10_000,
+    "heartbeat_interval_ms": 300,
+}
+"""How kafka-python's and aiokafka's consumers read, by names that they share."""
 
 
 def main() -> None:
@@ -93,10 +100,7 @@ def kafka_python_reads(bootstrap: str, topic: str, _role: str, group: str, ended
         topic,
         bootstrap_servers=bootstrap,
         group_id=group,
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        session_timeout_ms=10_000,
-        heartbeat_interval_ms=300,
+        **READING,
     )
     while not ended.is_set():
         records = [one for some in consumer.poll(timeout_ms=int(PAUSE_S * 1_000)).values() for one in some]
@@ -131,10 +135,7 @@ def aiokafka_reads(bootstrap: str, topic: str, _role: str, group: str, ended: th
             topic,
             bootstrap_servers=bootstrap,
             group_id=group,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            session_timeout_ms=10_000,
-            heartbeat_interval_ms=300,
+            **READING,
         )
         async with consumer:
             while not ended.is_set():
