@@ -162,4 +162,28 @@ MUTANTS = [
         "told = error",
         "unit/kafka/test_fail_over.py::test_what_a_broker_has_said_is_told_and_not_that_the_last_attempt_had_no_time",
     ),
+    Mutant(
+        "a commit overtakes one that librdkafka sends again",
+        "kafka/exact.py",
+        "if not self._sent.is_settled.wait(left_s()) or not self._now.settle(left_s()):",
+        "if not self._now.settle(left_s()):",
+        "integration/test_commit_order.py::test_a_commit_comes_behind_what_was_sent_before_and_is_sent_again",
+        "guarantee 1",
+    ),
+    Mutant(
+        "a commit overtakes one whose answer was not waited for",
+        "kafka/exact.py",
+        "if not self._sent.is_settled.wait(left_s()) or not self._now.settle(left_s()):",
+        "if not self._sent.is_settled.wait(left_s()):",
+        "integration/test_commit_order.py::test_a_commit_comes_behind_one_whose_answer_was_late",
+        "guarantee 1",
+    ),
+    Mutant(
+        "a lost partition begins again while a commit of before is on its way",
+        "kafka/group_member.py",
+        "        self._commits.settle()  # else",
+        "        # else",
+        "unit/kafka/test_group_member.py::test_what_was_lost_begins_again_once_no_commit_of_before_is_on_its_way",
+        "guarantee 1",
+    ),
 ]

@@ -297,7 +297,7 @@ class Intake:
             raise InternalError(text) from None
 
     def _commit_revoked(self, entries: list[CommitEntry]) -> None:
-        with self._sending:  # a commit that was begun before is sent before, and the broker applies this one after it
+        with self._sending:  # a commit that was begun before is sent before, and has its answer before this one is sent
             pass
         problems = self._consumer.commit_now(entries)
         again = [entry for entry in entries if (found := problems.get(entry.name)) and found.metadata_too_large]

@@ -106,8 +106,9 @@ class ConsumerPort(Protocol):
     def commit_now(
         self, offsets: Sequence[Offset], timeout_s: float | None = None
     ) -> dict[TopicPartition, CommitProblem]:
-        """Commit, and wait for the answer: after `timeout_s` without one (None: never) that is a problem of each, and
-        the commit may still be made. Called by the listener on the consumer's thread, or from any other one."""
+        """Commit once what was committed before has its answer, and wait for the answer: after `timeout_s` without one
+        (None: never) that is a problem of each, and the commit may still be made. Called by the listener on the
+        consumer's thread, or from any other one."""
 
     def group_committed(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         """What the group has committed; empty when no answer came in time."""

@@ -127,6 +127,7 @@ class KafkaConsumer:
         """Of the client that is the group's member now."""
         member = GroupMember(
             self._group,
+            self._commits,
             self._pipeline,
             self._fetcher,
             self._logs,
@@ -148,7 +149,6 @@ class KafkaConsumer:
     def _join_again(self) -> None:
         """The member was given up: another one takes its place. What it had is lost, and given anew."""
         assert self._listener is not None, "given up before the start"
-        self._commits.close()
         self._group_wait.close()
         self._member.close()
         self._group = self._member_client()
@@ -233,7 +233,7 @@ class KafkaConsumer:
 
     def close(self) -> None:
         self.interrupt()
-        self._commits.close()
+        self._commits.forget()
         self._group_wait.close()
         self._member.close()
         self._fetcher.close()

@@ -15,9 +15,11 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, cimpl
@@ -40,8 +42,6 @@ _DELETE_OFFSETS = 8
 """`RD_KAFKA_ADMIN_OP_DELETECONSUMERGROUPOFFSETS`."""
 _ADMIN_GRACE_MS = 1_000
 """librdkafka itself ends a request that gets no answer in time; so much later there is surely an event."""
-NO_TIMEOUT_S = -0.001
-"""However long the answer takes."""
 
 _OnCommit = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 _on_commit = _OnCommit(lambda *_: None)
@@ -94,23 +94,79 @@ def committed(client: Consumer, names: Iterable[tuple[str, int]], timeout_s: flo
 
 
 class CommitQueue:
-    """Commits as the group's member, one after the other, whose answers wait here until they are asked for.
+    """Commits as the group's member, one after the other.
 
-    Thread safety: one thread. Close it before its client.
+    The idea: librdkafka itself sends a commit again that a coordinator refused while it loads, and a commit that was
+    made meanwhile would be undone by it. So the next one waits until the one before has its answer.
+
+    Thread safety: `send` and `answer` are one thread's; `commit_now` and `settle` are for any other, one at a time.
+    Close it before its client.
     """
+
+    def __init__(self, client: Consumer) -> None:
+        self._sent = _Commit(client)
+        self._now = _Commit(client)
+
+    def send(self, offsets: Sequence[Offset]) -> None:
+        """Start a commit. Raises `KafkaException`."""
+        self._sent.send(offsets)
+
+    def answer(self, timeout_s: float = 0) -> Answer | None:
+        """The answer to what was sent, if it is there within `timeout_s`."""
+        return self._sent.answer(timeout_s)
+
+    def settle(self) -> None:
+        """Wait until what was sent has its answer."""
+        self._sent.is_settled.wait()
+
+    def forget(self) -> None:
+        """Nobody asks for answers to what was sent any more, so nothing waits for them. Any thread."""
+        self._sent.is_settled.set()
+
+    def commit_now(self, offsets: Sequence[Offset], timeout_s: float | None = None) -> list[GroupOffset]:
+        """Commit and wait for the answer (None: however long it takes), which may name errors of single partitions.
+
+        Raises `KafkaException`; after `timeout_s` without an answer, one of a timeout: the commit may still be made.
+        """
+        until = None if timeout_s is None else monotonic() + timeout_s
+
+        def left_s() -> float | None:
+            return None if until is None else max(0.0, until - monotonic())
+
+        if not self._sent.is_settled.wait(left_s()) or not self._now.settle(left_s()):
+            raise _timed_out("the answer to the commit before")
+        self._now.send(offsets)
+        answer = self._now.answer(left_s())
+        if answer is None:
+            raise _timed_out("an answer")
+        error, answered = answer
+        if error is not None and not any(one.error for one in answered):  # else the error of the whole is a partition's
+            raise KafkaException(error)
+        return answered
+
+    def close(self) -> None:
+        self._sent.close()
+        self._now.close()
+
+
+class _Commit:
+    """One commit at a time, and its answer. Thread safety: one thread; any may wait for `is_settled`."""
 
     def __init__(self, client: Consumer) -> None:
         self._handle = _handle(client)
         self._queue = _library.rd_kafka_queue_new(self._handle)
+        self.is_settled = Event()
+        """Whether no answer is due."""
+        self.is_settled.set()
 
     def send(self, offsets: Sequence[Offset]) -> None:
-        """Start a commit. Raises `KafkaException`."""
         with _offsets(offsets) as partitions:
             _raise(_library.rd_kafka_commit_queue(self._handle, partitions, self._queue, _on_commit, None))
+        self.is_settled.clear()
 
-    def answer(self, timeout_s: float = 0) -> Answer | None:
-        """The answer to a commit, if it is there within `timeout_s` (below 0: however long that takes)."""
-        event = _library.rd_kafka_queue_poll(self._queue, int(timeout_s * 1000))
+    def answer(self, timeout_s: float | None) -> Answer | None:
+        wait_ms = -1 if timeout_s is None else int(timeout_s * 1000)
+        event = _library.rd_kafka_queue_poll(self._queue, wait_ms)
         if not event:
             return None
         try:
@@ -119,28 +175,24 @@ class CommitQueue:
             return KafkaError(code) if code else None, _read(answered) if answered else []
         finally:
             _library.rd_kafka_event_destroy(event)
+            self.is_settled.set()
+
+    def settle(self, timeout_s: float | None) -> bool:
+        """Take an answer that was not waited for, if one is due; whether none is any more."""
+        return self.is_settled.is_set() or self.answer(timeout_s) is not None
 
     def close(self) -> None:
         _library.rd_kafka_queue_destroy(self._queue)
 
 
-def commit_now(client: Consumer, offsets: Sequence[Offset], timeout_s: float = NO_TIMEOUT_S) -> list[GroupOffset]:
-    """Commit and wait for the answer, which may name errors of single partitions.
+def _timed_out(what: str) -> KafkaException:
+    return KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no answer in time: {what}"))  # noqa: SLF001 - its name
 
-    Raises `KafkaException`; after `timeout_s` without an answer, one of a timeout: the commit may still be made.
-    """
-    queue = CommitQueue(client)
-    try:
-        queue.send(offsets)
-        answer = queue.answer(timeout_s)
-        if answer is None:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer"))  # noqa: SLF001 - the client's name
-        error, answered = answer
-        if error is not None and not any(one.error for one in answered):  # else the error of the whole is a partition's
-            raise KafkaException(error)
-        return answered
-    finally:
-        queue.close()
+
+def commit_now(client: Consumer, offsets: Sequence[Offset], timeout_s: float | None = None) -> list[GroupOffset]:
+    """`CommitQueue.commit_now` of a client that commits only so."""
+    with closing(CommitQueue(client)) as queue:
+        return queue.commit_now(offsets, timeout_s)
 
 
 def problems_of(error: KafkaError | None, partitions: Sequence[GroupOffset]) -> dict[tuple[str, int], CommitProblem]:

@@ -87,6 +87,7 @@ class GroupMember:
     def __init__(
         self,
         client: Consumer,
+        commits: exact.CommitQueue,
         pipeline: Pipeline,
         reader: Reader,
         logs: Logs,
@@ -99,10 +100,12 @@ class GroupMember:
         instance: InstanceName | None,
         check_starts: Callable[[Sequence[Start]], None],
     ) -> None:
-        """`epochs` numbers the assignments of a consumer, which may come to be several members one after the other;
-        `instance` is its name, when it is a static member of the classic protocol. `check_starts` is called with the
-        starts of partitions before anything of them begins; what it raises ends the consumer."""
+        """`commits` are the client's, and end with it. `epochs` numbers the assignments of a consumer, which may come
+        to be several members one after the other; `instance` is its name, when it is a static member of the classic
+        protocol. `check_starts` is called with the starts of partitions before anything of them begins; what it raises
+        ends the consumer."""
         self._client = client
+        self._commits = commits
         self._pipeline = pipeline
         self._reader = reader
         self._faults = faults
@@ -160,6 +163,7 @@ class GroupMember:
         """Leave the group. Without a coordinator that takes long, and is left to the thread: it ends by itself."""
         self._closing.set()
         if self._listener is None:
+            self._commits.close()
             self._client.close()
             self._logs.close()
             return
@@ -196,6 +200,7 @@ class GroupMember:
                 try:
                     self._give_all_back()
                 finally:
+                    self._commits.close()
                     self._client.close()
                     self._left = True
             self._logs.close()
@@ -346,6 +351,7 @@ class GroupMember:
     def _let_begin(self, action: Begin) -> None:
         """Resolve where these start, and let them begin."""
         starts: list[Start] = []
+        self._commits.settle()  # else what was sent of an earlier assignment can be made after the start was read
         try:
             starts = self._starts_of(action)
             if starts:
@@ -406,8 +412,7 @@ class GroupMember:
             with self._committing:
                 if self._left:
                     return dict.fromkeys((one.name for one in offsets), LEFT)
-                wait_s = exact.NO_TIMEOUT_S if timeout_s is None else timeout_s
-                answered = exact.commit_now(self._client, offsets, wait_s)
+                answered = self._commits.commit_now(offsets, timeout_s)
         except KafkaException as raised:
             return dict.fromkeys((one.name for one in offsets), commit_problem(error_of(raised)))
         problems = exact.problems_of(None, answered)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
@@ -29,6 +30,7 @@ class World:
 
     def __init__(self, *, cooperative: bool = True, instance_id: str | None = None) -> None:
         self.told: list[tuple[str, Any]] = []
+        self.settle = Mock()
         self.assigned: list[TopicPartition] = []
         """What librdkafka says is assigned."""
         self.topics = {"t": range(2)}
@@ -52,6 +54,7 @@ class World:
                 poll=self.poll,
                 close=lambda: self.told.append(("client", f"close with {len(self.assigned)}")),
             ),
+            commits=SimpleNamespace(settle=self.settle, close=lambda: None),  # type: ignore[arg-type]
             pipeline=pipeline,
             reader=anything,
             logs=anything,
@@ -133,6 +136,17 @@ def test_what_is_given_is_told_and_read_before_the_client_may_go_on() -> None:
     world.give(T0)
     assert world.told == [("assigned", (0, 0)), ("read", [0]), ("client", "incremental_assign")]
     assert world.member.has_partitions
+
+
+def test_what_was_lost_begins_again_once_no_commit_of_before_is_on_its_way() -> None:
+    """Else that could be made after the start was read."""
+    world = World()
+    world.give(T0)
+    world.member._on_lost(world.member._client, [TopicPartition(*T0)])
+    world.told_since()
+    world.settle.side_effect = lambda: world.told.append(("commits", "settled"))
+    world.give(T0)
+    assert world.told_since()[:2] == [("commits", "settled"), ("assigned", (0, 0))]
 
 
 @pytest.mark.parametrize(
