@@ -325,11 +325,26 @@ MUTANTS = [
     ),
     Mutant(
         "a key that was undone starts beside its old handler",
-        "consumer/modes/transactional.py",
+        "consumer/modes/at_least_once.py",
         "        for unit in self._parts.flow.out:",
         "        for unit in ():",
         IN_TRANSACTIONS,
         "guarantee 4",
+    ),
+    Mutant(
+        "a key of a partition that was lost and comes again starts beside its old handler",
+        "consumer/modes/at_least_once.py",
+        '        if self._ordering != "unordered":\n            self._wait',
+        '        if self._parts.pipeline.guarantee == "transactional":\n            self._wait',
+        "unit/engine/test_engine_core.py::test_a_key_whose_handler_still_runs_waits_for_it_in_the_next_assignment",
+        "guarantee 4",
+    ),
+    Mutant(
+        "what never ran of a lost partition is waited for when it comes again",
+        "consumer/core.py",
+        "self.withdrawn(self._mode.given_back())",
+        "self.flow.withdrawn(self._mode.given_back())",
+        "property/engine/test_simulation.py::test_the_guarantees_hold_on_any_schedule",
     ),
     Mutant(
         "an output that failed in a transaction is an attempt like any other",

@@ -351,7 +351,7 @@ class Core:
         """What to do now. Call it after each round of events, and when `next_check` has come."""
         self._see_to_the_end(now)
         self._tell_failures(now)
-        self.flow.withdrawn(self._mode.given_back())
+        self.withdrawn(self._mode.given_back())
         plan, self._next = self._next, Plan()
         self._release_due(now)
         self._plan_dispatch(plan, now)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keylane import DeadLetter, Fatal, HandlerError, Output, PeerError, Pipeline, Retries, RetryAfter, Skip
+from keylane import DeadLetter, ExactlyOnce, Fatal, HandlerError, Output, PeerError, Pipeline, Retries, RetryAfter, Skip
 from keylane.consumer.closing import FINAL_COMMIT_S, Phase
 from keylane.consumer.commits import CommitProblem
 from keylane.consumer.ending import SETTLE_S
@@ -23,6 +23,8 @@ from keylane.records import PlainMessage, Returned
 from kit.engines import SomeWorkers, make_core
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from keylane.consumer.modes.at_least_once import Plan
     from keylane.flow.items import Source
     from keylane.flow.outcomes import Outcome
@@ -707,6 +709,27 @@ def test_a_completion_of_an_earlier_epoch_changes_nothing() -> None:
     snapshot = world.core.snapshot(world.now)
     assert (snapshot.processed, snapshot.partitions[0].base) == (0, 0)
     assert world.core._counters["stale"] == 2
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "almost_once", "exactly_once"])
+def test_a_key_whose_handler_still_runs_waits_for_it_in_the_next_assignment(guarantee: str, tmp_path: Path) -> None:
+    """A member can lose a partition and have it again within milliseconds, as when its broker restarts."""
+    exactly_once = ExactlyOnce(str(tmp_path / "store.db"))
+    world = started(delivery=exactly_once if guarantee == "exactly_once" else guarantee, ordering="key")
+    world.poll(message(0, b"a"), message(1, b"b"))
+    [runs_on, given_back] = world.calls.pop((0, 0)), world.calls.pop((0, 1))
+    world.core.lost([("t", 0)])
+    world.plan()
+    world.assign(epoch=2)
+    world.poll(message(0, b"a"), message(1, b"b"), message(2, b"c"), epoch=2)
+    assert world.running == [2]
+    world.core.withdrawn([given_back])
+    world.plan()
+    assert world.running == [2, 1]
+    came_to(runs_on, None)
+    world.core.calls_ended([runs_on], world.now)
+    world.plan()
+    assert world.running == [2, 1, 0]
 
 
 def test_outputs_of_an_earlier_epoch_change_nothing_either() -> None:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.consumer.closing import Phase
 from keylane.errors import InternalError
+from keylane.flow.items import Call
+from keylane.records import PlainMessage
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from keylane.consumer.closing import Closing
     from keylane.consumer.commits import Acknowledgements, CommitEntry, Commits, Told
@@ -126,6 +128,29 @@ class Parts:
     """Have the next plan take back and cancel what nobody wants."""
 
 
+class Token:
+    """What stands, first in its shard of a new epoch, for calls that run on from earlier ones."""
+
+    __slots__ = ("_left", "_partition", "_stand_in")
+
+    def __init__(self, partition: Partition, stand_in: PlainMessage) -> None:
+        self._partition = partition
+        self._stand_in = stand_in
+        self._left = 0
+        partition.source.block(stand_in.offset(), stand_in)
+
+    def wait_for_one_more(self) -> None:
+        self._left += 1
+
+    def one_is_over(self) -> Partition | None:
+        """One less that it waits for; the partition in which something may run that could not, after the last."""
+        self._left -= 1
+        if self._left or not self._partition.wanted:
+            return None
+        self._partition.source.free(self._stand_in.offset(), self._stand_in)
+        return self._partition
+
+
 class AtLeastOnce:
     """One consumer's mode. Thread safety: none; its owner is the loop."""
 
@@ -146,11 +171,44 @@ class AtLeastOnce:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self._ordering = parts.pipeline.ordering
+        self._tokens: dict[Unit, dict[bytes | None, Token]] = {}
+        """What runs on from earlier epochs, and by key what stands for it."""
 
     # --- the group ---
 
-    def begin(self, partition: Partition, plan: Plan) -> None:
-        """A partition was assigned."""
+    def begin(self, partition: Partition, plan: Plan) -> None:  # noqa: ARG002 - for others
+        """A partition was assigned. A key of it of which a handler still runs, from before it was lost or given up,
+        waits for that: records of a key never overlap."""
+        if self._ordering != "unordered":
+            self._wait_for_those_that_run(partition)
+
+    def _wait_for_those_that_run(self, partition: Partition) -> None:
+        tokens: dict[bytes | None, Token] = {}
+        for unit in self._parts.flow.out:
+            if isinstance(unit, Call) and unit.source.name != partition.name:
+                continue
+            for key in set(self._keys(unit, partition.name)):
+                token = tokens.get(key)
+                if token is None:
+                    stand_in = PlainMessage(*partition.name, offset_=-1 - len(tokens), key_=key)
+                    token = tokens[key] = Token(partition, stand_in)
+                token.wait_for_one_more()
+                of_unit = self._tokens.setdefault(unit, {})
+                if (before := of_unit.get(key)) is not None:
+                    before.one_is_over()
+                of_unit[key] = token
+
+    def _keys(self, unit: Unit, name: TopicPartition) -> Iterator[bytes | None]:
+        """The shards of this partition in which something of a unit runs."""
+        payloads = (
+            unit.payloads[: len(unit)]
+            if isinstance(unit, Call)
+            else [item.payload for item in unit.items if item.source.name == name]
+        )
+        if self._ordering == "partition":
+            return iter((None,) if payloads else ())
+        return (key for one in payloads if (key := one.key()) is not None)
 
     def given_up(self, names: Iterable[TopicPartition]) -> None:
         """These are being revoked, or were lost."""
@@ -172,6 +230,12 @@ class AtLeastOnce:
 
     def came_back(self, units: Iterable[Unit]) -> None:
         """Workers report these, or gave them back; called before anything follows from that."""
+        if not self._tokens:
+            return
+        for unit in units:
+            for token in self._tokens.pop(unit, {}).values():
+                if (partition := token.one_is_over()) is not None:
+                    self._parts.flow.offer(partition.source)
 
     def given_back(self) -> Sequence[Unit]:
         """What was kept from the workers and does not start any more."""

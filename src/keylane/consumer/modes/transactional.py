@@ -2,8 +2,8 @@
 
 The idea: three things. Results are put into the open transaction, and wait while there is none. A commit is the end of
 a transaction: first it is closed, then all of it is acknowledged, then one snapshot is taken. And an abort closes every
-partition, and asks for the committed maps once it is through; a key whose handler still runs from before waits for it
-behind a token that stands for it, and a record whose output was the reason is judged when its turn comes.
+partition, and asks for the committed maps once it is through; a record whose output was the reason is judged when its
+turn comes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from keylane.consumer.modes.at_least_once import AtLeastOnce, RevokeAnswer
 from keylane.consumer.modes.transaction import State, Transaction
 from keylane.consumer.partitions import partition_of
 from keylane.errors import PeerError
-from keylane.flow.items import Call
 from keylane.flow.outcomes import Failure
-from keylane.records import PlainMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from keylane.consumer.deliveries import DeadLetterState
     from keylane.consumer.events import TransactionAnswered
@@ -46,29 +44,6 @@ class UndoneFailure:
         self.dead = dead
 
 
-class Token:
-    """What stands, first in its shard of a new epoch, for calls that run on from earlier ones."""
-
-    __slots__ = ("_left", "_partition", "_stand_in")
-
-    def __init__(self, partition: Partition, stand_in: PlainMessage) -> None:
-        self._partition = partition
-        self._stand_in = stand_in
-        self._left = 0
-        partition.source.block(stand_in.offset(), stand_in)
-
-    def wait_for_one_more(self) -> None:
-        self._left += 1
-
-    def one_is_over(self) -> Partition | None:
-        """One less that it waits for; the partition in which something may run that could not, after the last."""
-        self._left -= 1
-        if self._left or not self._partition.wanted:
-            return None
-        self._partition.source.free(self._stand_in.offset(), self._stand_in)
-        return self._partition
-
-
 class Transactional(AtLeastOnce):
     """One consumer's mode. Thread safety: none; its owner is the loop."""
 
@@ -78,7 +53,6 @@ class Transactional(AtLeastOnce):
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self._transaction = Transaction()
-        self._ordering = parts.pipeline.ordering
         self._epochs: dict[TopicPartition, int] = {}
         """Undone partitions that have to begin anew, and the epoch that was undone."""
         self._begin_at: float | None = None
@@ -87,8 +61,6 @@ class Transactional(AtLeastOnce):
         """What is to be judged in a new epoch, until something of it is committed."""
         self._due: dict[Partition, dict[int, UndoneFailure]] = {}
         """The same, of what is not judged yet."""
-        self._tokens: dict[Unit, dict[bytes | None, Token]] = {}
-        """What runs on from earlier epochs, and by key what stands for it."""
         self._abort: bool | None = None
         """For the next plan: abort; True: with another producer."""
         self._has_ended = False
@@ -97,7 +69,8 @@ class Transactional(AtLeastOnce):
     # --- the group ---
 
     def begin(self, partition: Partition, plan: Plan) -> None:
-        """What failed before is judged in it, and what still runs is waited for."""
+        """What failed before is judged in it."""
+        super().begin(partition, plan)
         name = partition.name
         self._epochs.pop(name, None)
         is_complete = partition.tracker.is_complete
@@ -107,33 +80,6 @@ class Transactional(AtLeastOnce):
             self._due[partition] = dict(kept)
             partition.source.turn_over(kept)
         plan.resume_poll(partition)  # a pause of its epoch before may come late
-        if self._ordering != "unordered":
-            self._wait_for_those_that_run(partition)
-
-    def _wait_for_those_that_run(self, partition: Partition) -> None:
-        tokens: dict[bytes | None, Token] = {}
-        for unit in self._parts.flow.out:
-            for key in set(self._keys(unit, partition.name)):
-                token = tokens.get(key)
-                if token is None:
-                    stand_in = PlainMessage(*partition.name, offset_=-1 - len(tokens), key_=key)
-                    token = tokens[key] = Token(partition, stand_in)
-                token.wait_for_one_more()
-                of_unit = self._tokens.setdefault(unit, {})
-                if (before := of_unit.get(key)) is not None:
-                    before.one_is_over()
-                of_unit[key] = token
-
-    def _keys(self, unit: Unit, name: TopicPartition) -> Iterator[bytes | None]:
-        """The shards of this partition in which something of a unit runs."""
-        payloads = (
-            (unit.payloads[: len(unit)] if unit.source.name == name else ())
-            if isinstance(unit, Call)
-            else [item.payload for item in unit.items if item.source.name == name]
-        )
-        if self._ordering == "partition":
-            return iter((None,) if payloads else ())
-        return (key for one in payloads if (key := one.key()) is not None)
 
     def given_up(self, names: Iterable[TopicPartition]) -> None:
         """These do not begin anew."""
@@ -159,14 +105,6 @@ class Transactional(AtLeastOnce):
             item.begin(now)
             parts.deliveries.failed_before(item, undone.failure, undone.dead, now)
         return units
-
-    def came_back(self, units: Iterable[Unit]) -> None:
-        if not self._tokens:
-            return
-        for unit in units:
-            for token in self._tokens.pop(unit, {}).values():
-                if (partition := token.one_is_over()) is not None:
-                    self._parts.flow.offer(partition.source)
 
     # --- outputs ---
 
