@@ -68,7 +68,7 @@ def run(folder: Path, *arguments: str) -> str:
 
 def test_readme_and_start_show_the_files_in_examples() -> None:
     assert [block in example_files() for block in blocks(PAGES[0], "python")] == [True]
-    assert [block in example_files() for block in blocks(START, "python")] == [True, True, True, False]
+    assert [block in example_files() for block in blocks(START, "python")] == [True, True, True, True, False]
     pipeline = (EXAMPLES / "orders.py").read_text()
     assert len([line for line in pipeline.splitlines() if line.strip()]) <= 15, "the first example is a short one"
 
