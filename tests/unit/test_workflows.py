@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
+from hatchling.metadata.core import ProjectMetadata
+from hatchling.plugin.manager import PluginManager
 
 from kit.spark_versions import PINS
 
@@ -48,3 +50,17 @@ def test_what_is_published_was_tried_before_and_needs_no_secret() -> None:
     assert publish["needs"] == "build"
     assert publish["permissions"] == {"id-token": "write"}
     assert "secrets." not in path.read_text()
+
+
+def test_a_release_names_the_repository_that_it_is_built_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = jobs(ROOT / ".github/workflows/release.yml")["build"]["steps"]
+    assert [step["env"] for step in build if "hatchling" in step.get("run", "")] == [
+        {"KEYLANE_REPOSITORY": "${{ github.server_url }}/${{ github.repository }}"}
+    ]
+    monkeypatch.setenv("KEYLANE_REPOSITORY", "https://example.org/keylane")
+    urls = ProjectMetadata(str(ROOT), PluginManager()).core.urls
+    assert urls["Issues"] == "https://example.org/keylane/issues"
+    files = [url.partition("/blob/main/")[2] for url in urls.values()]
+    assert all((ROOT / name).exists() for name in files if name)
+    monkeypatch.delenv("KEYLANE_REPOSITORY")
+    assert ProjectMetadata(str(ROOT), PluginManager()).core.urls == {}, "a build elsewhere does not know one"
