@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch
+from keylane.broker.topic_settings import HONOURED
+from keylane.broker.topic_settings import KEPT as KEEPS
+from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch, read_header, recompressed
 from keylane.wire.versions import request_type
 from kit.protocol import ProtocolClient, ask, decode_answer, part, until
 
@@ -213,18 +215,88 @@ def test_to_delete_what_is_not_set_is_no_error(client: ProtocolClient) -> None:
     until(lambda: value_of(client, topic, "segment.ms"), lambda found: found == ("99", OWN))
 
 
-def test_what_this_broker_does_not_honour_leaves_the_other_configs(client: ProtocolClient) -> None:
-    """Apache Kafka takes all of them; ours says which it does not."""
-    topic = topic_with(client)
-    answer = change(
-        client, topic, ("min.insync.replicas", SET, "2"), ("flush.ms", SET, "1000"), ("segment.ms", SET, "99")
-    )
-    if answer.error_code != ErrorCode.none:
-        assert answer.error_code == ErrorCode.invalid_config
-        assert "min.insync.replicas" in answer.error_message
-        assert "flush.ms" in answer.error_message
-        assert "the other configs of the request (1) are taken" in answer.error_message
+KEPT = {
+    "file.delete.delay.ms": "5000",
+    "flush.messages": "7",
+    "flush.ms": "1000",
+    "follower.replication.throttled.replicas": "0:1",
+    "leader.replication.throttled.replicas": "*",
+    "local.retention.bytes": "-1",
+    "local.retention.ms": "-1",
+    "min.insync.replicas": "2",
+    "preallocate": "true",
+    "remote.storage.enable": "false",
+    "segment.index.bytes": "4096",
+    "segment.jitter.ms": "5",
+    "unclean.leader.election.enable": "true",
+}
+"""Configs that need more than one node, remote storage, or files of another kind."""
+
+
+def test_what_has_no_effect_here_is_kept_and_shown(client: ProtocolClient) -> None:
+    topic = topic_with(client, **{name.replace(".", "_"): KEPT[name] for name in sorted(KEPT)[:6]})
+    answer = change(client, topic, *((name, SET, KEPT[name]) for name in sorted(KEPT)[6:]), ("segment.ms", SET, "99"))
+    assert answer.error_code == ErrorCode.none, answer.error_message
     until(lambda: value_of(client, topic, "segment.ms"), lambda found: found == ("99", OWN))
+    found = {one.name: (one.value, one.config_source) for one in describe(client, topic, *KEPT).configs}
+    assert found == {name: (value, OWN) for name, value in KEPT.items()}
+    changes = [(name, DELETE, None) for name in KEPT]
+    assert change(client, topic, *changes).error_code == ErrorCode.none
+    until(lambda: value_of(client, topic, "flush.ms")[1], lambda source: source == DEFAULT)
+    found = {one.name: (one.value, one.config_source) for one in describe(client, topic, *KEPT).configs}
+    assert found.pop("min.insync.replicas")[0] == "1"  # Apache Kafka sets it for the cluster
+    assert found == {
+        "file.delete.delay.ms": ("60000", DEFAULT),
+        "flush.messages": ("9223372036854775807", DEFAULT),
+        "flush.ms": ("9223372036854775807", DEFAULT),
+        "follower.replication.throttled.replicas": ("", DEFAULT),
+        "leader.replication.throttled.replicas": ("", DEFAULT),
+        "local.retention.bytes": ("-2", DEFAULT),
+        "local.retention.ms": ("-2", DEFAULT),
+        "preallocate": ("false", DEFAULT),
+        "remote.storage.enable": ("false", DEFAULT),
+        "segment.index.bytes": ("10485760", DEFAULT),
+        "segment.jitter.ms": ("0", DEFAULT),
+        "unclean.leader.election.enable": ("false", DEFAULT),
+    }
+
+
+def test_every_topic_config_is_known(client: ProtocolClient) -> None:
+    """The names of Apache Kafka 4.3.1, no more and no fewer."""
+    topic = topic_with(client)
+    assert {one.name for one in describe(client, topic).configs} == {*HONOURED, *KEEPS}
+
+
+@pytest.mark.parametrize("name", ["uncompressed", "gzip", "snappy", "lz4", "zstd", "producer"])
+def test_a_topic_has_a_compression_of_its_own(client: ProtocolClient, name: str) -> None:
+    topic = topic_with(client, compression_type=name)
+    codecs = ["uncompressed", "gzip", "snappy", "lz4", "zstd"]
+    for sent in range(5):
+        plain = batch((b"k", b"v" * 70_000), (b"l", None))
+        data, _ = recompressed(plain, read_header(plain), sent, None)
+        assert send(client, topic, data).error_code == ErrorCode.none
+    stored = fetch(client, topic, 0).records
+    found = [(header.codec, decode_records(stored, at)) for at, header in batches(stored)]
+    assert [codec for codec, _ in found] == ([*range(5)] if name == "producer" else [codecs.index(name)] * 5)
+    assert {tuple(one.value for one in records) for _, records in found} == {(b"v" * 70_000, None)}
+    assert [one.offset for _, records in found for one in records] == list(range(10))
+
+
+def test_times_out_of_bounds(client: ProtocolClient) -> None:
+    topic = topic_with(client, message_timestamp_after_max_ms="60000", message_timestamp_before_max_ms="120000")
+    for far in (-200_000, 100_000):
+        answer = send(client, topic, batch((b"k", b"v"), timestamp_ms=now_ms() + far))
+        assert answer.error_code == ErrorCode.invalid_timestamp
+        assert "invalid timestamp" in answer.error_message
+        assert [one.batch_index for one in answer.record_errors] == [0]
+    for near in (-100_000, 30_000):
+        assert send(client, topic, batch((b"k", b"v"), timestamp_ms=now_ms() + near)).error_code == ErrorCode.none
+    late = topic_with(client)
+    assert send(client, late, batch((b"k", b"v"), timestamp_ms=now_ms() + 7_200_000)).error_code == (
+        ErrorCode.invalid_timestamp
+    ), "an hour, by default"
+    own = topic_with(client, message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms="5")
+    assert send(client, own, batch((b"k", b"v"), timestamp_ms=5)).error_code == ErrorCode.none
 
 
 def test_what_one_topic_is_refused_leaves_the_others(client: ProtocolClient) -> None:
@@ -375,7 +447,7 @@ def test_compaction_keeps_the_last_record_of_every_key(client: ProtocolClient) -
 
     def seen() -> dict[int, tuple[bytes | None, bytes | None]]:
         # A tombstone stays until a later compaction, which needs something to compact.
-        send(client, topic, batch((b"end", b"1"), timestamp_ms=now_ms() + 3_600_000 + 1_000 * next(NUMBERS)))
+        send(client, topic, batch((b"end", b"1"), timestamp_ms=now_ms() + 1_800_000 + 1_000 * next(NUMBERS)))
         found = everything(client, topic)
         return {offset: row for offset, row in found.items() if row[0] != b"end"}
 

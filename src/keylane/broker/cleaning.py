@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from keylane.broker.topics import TopicRegistry
     from keylane.storage.filesystem import FileSystem
-    from keylane.storage.log import PartitionLog
 
 
 class Cleaning:
@@ -75,8 +74,12 @@ class Cleaning:
                     if self._is_stopping.is_set():
                         return
                     values = topic.values
-                    await self._compact(log, values.min_cleanable_dirty_ratio, values.delete_retention_ms)
+                    await self._compactor.compact(
+                        log,
+                        self._clock(),
+                        values.min_cleanable_dirty_ratio,
+                        values.delete_retention_ms,
+                        min_lag_ms=values.min_compaction_lag_ms,
+                        max_lag_ms=values.max_compaction_lag_ms,
+                    )
                     await asyncio.sleep(0)
-
-    async def _compact(self, log: PartitionLog, min_dirty_ratio: float, delete_retention_ms: int) -> None:
-        await self._compactor.compact(log, self._clock(), min_dirty_ratio, delete_retention_ms)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from keylane.broker.topic_settings import HONOURED, LONG_MAX, check_value
 from keylane.errors import UsageError
 from keylane.telling import did_you_mean
-from keylane.wire.batches import COMPRESSED_BY_US
+from keylane.wire.batches import OFFSETS_CODECS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +50,15 @@ class BrokerConfig:
     log_cleaner_min_cleanable_ratio: float = _option(0.5, most=1)
     log_cleaner_backoff_ms: int = _option(15_000, least=1)
     """How often compacted topics are looked at."""
+    log_cleaner_min_compaction_lag_ms: int = _option(0, most=LONG_MAX)
+    log_cleaner_max_compaction_lag_ms: int = _option(LONG_MAX, least=1, most=LONG_MAX)
     log_message_timestamp_type: str = "CreateTime"
+    log_message_timestamp_before_max_ms: int = _option(LONG_MAX, most=LONG_MAX)
+    log_message_timestamp_after_max_ms: int = _option(3_600_000, most=LONG_MAX)
+    compression_type: str = "producer"
+    compression_gzip_level: int = _option(-1, least=-1, most=9)
+    compression_lz4_level: int = _option(9, least=1, most=17)
+    compression_zstd_level: int = _option(3, least=-131_072, most=22)
     producer_id_expiration_ms: int = _option(86_400_000, least=1)
     fetch_max_bytes: int = _option(57_671_680, least=1_024)
     max_incremental_fetch_session_cache_slots: int = _option(1_000)
@@ -170,15 +178,17 @@ class BrokerConfig:
         for name, topic_config in (
             ("log_cleanup_policy", "cleanup.policy"),
             ("log_message_timestamp_type", "message.timestamp.type"),
+            ("compression_type", "compression.type"),
+            ("compression_gzip_level", "compression.gzip.level"),
         ):
-            check_value(kafka_name(name), getattr(self, name), HONOURED[topic_config])
+            check_value(kafka_name(name), str(getattr(self, name)), HONOURED[topic_config])
         self._check_consumer_groups()
         self._check_between("group_share", "record_lock_duration_ms", "delivery_count_limit")
         self._check_between("group_share", "partition_max_record_locks")
         self.listener()
         self.advertised_address()
         self.connection_limits()
-        if self.offsets_topic_compression_codec not in COMPRESSED_BY_US:
+        if self.offsets_topic_compression_codec not in OFFSETS_CODECS:
             raise UsageError(
                 f"offsets.topic.compression.codec={self.offsets_topic_compression_codec}: give 0 (none), 1 (gzip) or "
                 "4 (zstd); snappy and lz4 are not written here"

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from keylane.broker.config import SECRETS, BrokerConfig, kafka_name
 from keylane.broker.group_configs import GROUP_CHOICES, GROUP_CONFIGS, checked
-from keylane.broker.topic_settings import FIXED, HONOURED
+from keylane.broker.topic_settings import HONOURED, KEPT
 from keylane.broker.topic_values import setting
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.errors import UsageError
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 
     from keylane.broker.node import Node
 
-    Changed = Callable[[Any, Mapping[str, str], BrokerConfig], tuple[dict[str, str], list[str]]]
-    """(configs of a request, a topic's settings, the broker's options) -> the settings that the topic is to have, and a
-    sentence for each config that is refused while the others are taken. Raises `UsageError` and `ConfigError` where
-    none is taken."""
+    Changed = Callable[[Any, Mapping[str, str], BrokerConfig], dict[str, str]]
+    """(configs of a request, a topic's settings, the broker's options) -> the settings that the topic is to have.
+    Raises `UsageError` and `ConfigError`."""
 
 TOPIC, BROKER, GROUP = 2, 4, 32
 """Kafka's types of resources; there are others (BROKER_LOGGER, CLIENT_METRICS), which have no configs here."""
@@ -135,7 +134,7 @@ def group_configs(settings: Mapping[str, str], config: BrokerConfig) -> list[Con
 
 
 def topic_configs(settings: dict[str, str], config: BrokerConfig) -> list[Config]:
-    """A topic's configs: the honoured and the fixed."""
+    """A topic's configs: the honoured, and those that are kept."""
     found = []
     for name, about in HONOURED.items():
         broker = broker_synonym(about.option, config)
@@ -143,8 +142,11 @@ def topic_configs(settings: dict[str, str], config: BrokerConfig) -> list[Config
         source = own[0].source if own else broker[0].source
         value = setting(settings, name, config)
         found.append(Config(name, value, source, False, _KINDS[about.kind], about.about, (*own, *broker)))
-    for name, fixed in FIXED.items():
-        found.append(Config(name, fixed.value, DEFAULT_SOURCE, True, _KINDS[fixed.kind], fixed.about, ()))
+    for name, kept in KEPT.items():
+        default = Synonym(name, kept.default, DEFAULT_SOURCE)
+        synonyms = (Synonym(name, settings[name], TOPIC_SOURCE), default) if name in settings else (default,)
+        shown = f"Kept, without effect: {kept.about}"
+        found.append(Config(name, *synonyms[0][1:], False, _KINDS[kept.kind], shown, synonyms))
     return sorted(found)
 
 
@@ -229,15 +231,11 @@ def _check_changeable(node: Node, kind: int, name: str, configs: list[str]) -> N
 async def _change_topic(node: Node, name: str, configs: Any, changed: Changed, *, validate_only: bool) -> None:
     settings = find_topic(node, name)
     try:
-        wanted, refused = changed(configs, settings, node.config)
+        wanted = changed(configs, settings, node.config)
     except UsageError as error:
         raise ConfigError(codes.INVALID_CONFIG, str(error)) from error
     if wanted != settings and not validate_only:
         await _keep(node, name, wanted)
-    if refused:
-        others = len(configs) - len(refused)
-        rest = f"; the other configs of the request ({others}) are taken" if others else ""
-        raise ConfigError(codes.INVALID_CONFIG, "; ".join(refused) + rest)
 
 
 async def _change_group(node: Node, name: str, configs: Any, request: Any, *, is_incremental: bool) -> None:

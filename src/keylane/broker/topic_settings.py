@@ -1,8 +1,4 @@
-"""Topic configs: which are honoured, and what each may be.
-
-A config that would be ignored is refused, so that nobody relies on it: the fixed ones are listed with what they are
-here.
-"""
+"""Topic configs: which are honoured, which are only kept, and what each may be (docs/adr/0118)."""
 
 from __future__ import annotations
 
@@ -31,12 +27,33 @@ class TopicSetting(NamedTuple):
     choices: tuple[str, ...] = ()
 
 
+COMPRESSIONS = ("gzip", "snappy", "lz4", "zstd")
+"""In the order of Kafka's numbers, from 1 on."""
+
 HONOURED: dict[str, TopicSetting] = {
     "cleanup.policy": TopicSetting(
         "LIST",
         "log_cleanup_policy",
         "delete: old segments go by retention; compact: the last record of each key stays; or both.",
         choices=("compact", "delete"),
+    ),
+    "compression.type": TopicSetting(
+        "STRING",
+        "compression_type",
+        "What batches are kept in; producer: in what their producer compressed them.",
+        choices=("producer", "uncompressed", *COMPRESSIONS),
+    ),
+    "compression.gzip.level": TopicSetting(
+        "INT",
+        "compression_gzip_level",
+        "Of batches that the broker compresses; -1: zlib's default.",
+        choices=("-1", *map(str, range(1, 10))),
+    ),
+    "compression.lz4.level": TopicSetting(
+        "INT", "compression_lz4_level", "Of batches that the broker compresses.", least=1, most=17
+    ),
+    "compression.zstd.level": TopicSetting(
+        "INT", "compression_zstd_level", "Of batches that the broker compresses.", least=-131_072, most=22
     ),
     "delete.retention.ms": TopicSetting(
         "LONG", "log_cleaner_delete_retention_ms", "How long a compacted topic keeps tombstones, for its readers."
@@ -46,6 +63,15 @@ HONOURED: dict[str, TopicSetting] = {
     ),
     "max.message.bytes": TopicSetting(
         "INT", "message_max_bytes", "The largest record batch that is taken.", most=INT_MAX
+    ),
+    "max.compaction.lag.ms": TopicSetting(
+        "LONG", "log_cleaner_max_compaction_lag_ms", "After so long a record is compacted, however little there is.", 1
+    ),
+    "message.timestamp.after.max.ms": TopicSetting(
+        "LONG", "log_message_timestamp_after_max_ms", "How far after the broker's time a record's may be."
+    ),
+    "message.timestamp.before.max.ms": TopicSetting(
+        "LONG", "log_message_timestamp_before_max_ms", "How far before the broker's time a record's may be."
     ),
     "message.timestamp.type": TopicSetting(
         "STRING",
@@ -58,6 +84,9 @@ HONOURED: dict[str, TopicSetting] = {
         "log_cleaner_min_cleanable_ratio",
         "The share of a compacted topic's bytes that was never compacted, from which on it is.",
         most=1,
+    ),
+    "min.compaction.lag.ms": TopicSetting(
+        "LONG", "log_cleaner_min_compaction_lag_ms", "For so long a record is not compacted."
     ),
     "retention.bytes": TopicSetting(
         "LONG", "log_retention_bytes", "Bytes of a partition beyond which old segments go; -1: no limit.", least=-1
@@ -74,50 +103,39 @@ HONOURED: dict[str, TopicSetting] = {
 }
 
 
-class FixedSetting(NamedTuple):
-    """A topic config that is the same for all topics."""
+class KeptSetting(NamedTuple):
+    """A topic config that has no effect on one node, or on this one. It is kept and shown, since tools copy it."""
 
     kind: Kind
-    value: str
+    default: str
+    """Apache Kafka's."""
     about: str
+    """Why it has none."""
+    least: float = 0
+    most: float = LONG_MAX
+    choices: tuple[str, ...] = ()
 
 
-FIXED: dict[str, FixedSetting] = {
-    "compression.type": FixedSetting("STRING", "producer", "Batches are kept as their producer compressed them."),
-    "flush.messages": FixedSetting("LONG", "1", "Every batch is synced before it is acknowledged."),
-    "min.insync.replicas": FixedSetting("INT", "1", "There is one replica."),
-    "preallocate": FixedSetting("BOOLEAN", "false", "Segments grow as they are written."),
-    "unclean.leader.election.enable": FixedSetting("BOOLEAN", "false", "There is one replica."),
+_TIERED = "There is no remote storage."
+_BOOLEANS = ("false", "true")
+
+KEPT: dict[str, KeptSetting] = {
+    "file.delete.delay.ms": KeptSetting("LONG", "60000", "Files are removed at once."),
+    "flush.messages": KeptSetting("LONG", str(LONG_MAX), "Every batch is synced before it is acknowledged.", least=1),
+    "flush.ms": KeptSetting("LONG", str(LONG_MAX), "Every batch is synced before it is acknowledged."),
+    "follower.replication.throttled.replicas": KeptSetting("LIST", "", "There is one replica."),
+    "leader.replication.throttled.replicas": KeptSetting("LIST", "", "There is one replica."),
+    "local.retention.bytes": KeptSetting("LONG", "-2", _TIERED, least=-2),
+    "local.retention.ms": KeptSetting("LONG", "-2", _TIERED, least=-2),
+    "min.insync.replicas": KeptSetting("INT", "1", "There is one replica, and acks=all waits for it.", least=1),
+    "preallocate": KeptSetting("BOOLEAN", "false", "Segments grow as they are written.", choices=_BOOLEANS),
+    "remote.log.copy.disable": KeptSetting("BOOLEAN", "false", _TIERED, choices=_BOOLEANS),
+    "remote.log.delete.on.disable": KeptSetting("BOOLEAN", "false", _TIERED, choices=_BOOLEANS),
+    "remote.storage.enable": KeptSetting("BOOLEAN", "false", _TIERED, choices=_BOOLEANS),
+    "segment.index.bytes": KeptSetting("INT", "10485760", "The index is in memory.", least=4, most=INT_MAX),
+    "segment.jitter.ms": KeptSetting("LONG", "0", "Segments of different logs are rolled apart as they fill."),
+    "unclean.leader.election.enable": KeptSetting("BOOLEAN", "false", "There is one replica.", choices=_BOOLEANS),
 }
-
-
-NOT_HERE = frozenset(
-    {
-        "compression.gzip.level",
-        "compression.lz4.level",
-        "compression.zstd.level",
-        "file.delete.delay.ms",
-        "flush.ms",
-        "follower.replication.throttled.replicas",
-        "leader.replication.throttled.replicas",
-        "local.retention.bytes",
-        "local.retention.ms",
-        "max.compaction.lag.ms",
-        "message.timestamp.after.max.ms",
-        "message.timestamp.before.max.ms",
-        "min.compaction.lag.ms",
-        "remote.log.copy.disable",
-        "remote.log.delete.on.disable",
-        "remote.storage.enable",
-        "segment.index.bytes",
-        "segment.jitter.ms",
-    }
-)
-"""The other topic configs of Apache Kafka (4.3.1), which would be ignored here."""
-
-
-class NotHonouredError(UsageError):
-    """A topic config that Apache Kafka would take, and this broker would not honour."""
 
 
 def policies(value: str) -> list[str]:
@@ -126,35 +144,36 @@ def policies(value: str) -> list[str]:
 
 
 def check_settings(settings: Iterable[tuple[str, str | None]]) -> dict[str, str]:
-    """The settings to keep. Raises `NotHonouredError` for one that is not here, `UsageError` for one that is wrong."""
+    """The settings to keep. Raises `UsageError` for one that is wrong, or not a topic config of Apache Kafka."""
     kept = {}
     for name, value in settings:
         if value is None:
             raise UsageError(f"topic config {name} without a value: give one, or leave it out")
-        if name in FIXED:
-            if value != FIXED[name].value:
-                raise NotHonouredError(
-                    f"Invalid value {value} for configuration {name}: this broker has {FIXED[name].value} for every "
-                    f"topic ({FIXED[name].about}); leave it out"
-                )
-        elif name in HONOURED:
-            kept[name] = check_value(name, value, HONOURED[name])
-        else:
-            raise (NotHonouredError if name in NOT_HERE else UsageError)(
-                f"Unknown topic config name: {name} (this broker honours {', '.join(HONOURED)}; it refuses others)"
+        wanted = HONOURED.get(name) or KEPT.get(name)
+        if wanted is None:
+            raise UsageError(f"Unknown topic config name: {name}")
+        kept[name] = check_value(name, value, wanted)
+        if name == "remote.storage.enable" and kept[name] == "true":
+            raise UsageError(
+                "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log "
+                "storage."
             )
     return kept
 
 
-def check_value(name: str, value: str, wanted: TopicSetting) -> str:
+def check_value(name: str, value: str, wanted: TopicSetting | KeptSetting) -> str:
     """The value without white space around it. Raises `UsageError` in Kafka's words."""
     value = value.strip()
     what = f"Invalid value {value} for configuration {name}"
+    if wanted.kind == "BOOLEAN":
+        value = value.lower()
     if wanted.choices:
         items = policies(value) if wanted.kind == "LIST" else [value]
         if not items or not set(items) <= set(wanted.choices):
             raise UsageError(f"{what}: String must be one of: {', '.join(wanted.choices)}")
         return ",".join(items)
+    if wanted.kind == "LIST":
+        return ",".join(policies(value))
     try:
         number = float(value) if wanted.kind == "DOUBLE" else int(value)
     except ValueError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.broker.topic_settings import HONOURED, policies
+from keylane.broker.topic_settings import COMPRESSIONS, HONOURED, KEPT, policies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,8 +28,18 @@ class TopicValues(NamedTuple):
     """Whether retention applies."""
     is_compacted: bool
     min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
     delete_retention_ms: int
     has_append_time: bool
+    earliest_ms: int
+    """How far before the broker's time a record's may be."""
+    latest_ms: int
+    """And how far after it."""
+    codec: int | None
+    """What batches are kept in, by Kafka's number; None: what their producer chose."""
+    level: int | None
+    """Of that compression."""
 
 
 def resolve(settings: Mapping[str, str], config: BrokerConfig) -> TopicValues:
@@ -39,9 +49,13 @@ def resolve(settings: Mapping[str, str], config: BrokerConfig) -> TopicValues:
         return setting(settings, name, config)
 
     policy = policies(text("cleanup.policy"))
+    compression = text("compression.type")
+    levels = [name for name in COMPRESSIONS if f"compression.{name}.level" in HONOURED]
+    lag_ms = int(text("max.compaction.lag.ms"))
+    segment_ms = int(text("segment.ms"))
     return TopicValues(
         segment_bytes=int(text("segment.bytes")),
-        segment_ms=int(text("segment.ms")),
+        segment_ms=min(segment_ms, lag_ms) if "compact" in policy else segment_ms,
         index_interval_bytes=int(text("index.interval.bytes")),
         max_message_bytes=int(text("max.message.bytes")),
         retention_ms=int(text("retention.ms")),
@@ -49,12 +63,20 @@ def resolve(settings: Mapping[str, str], config: BrokerConfig) -> TopicValues:
         is_deleted="delete" in policy,
         is_compacted="compact" in policy,
         min_cleanable_dirty_ratio=float(text("min.cleanable.dirty.ratio")),
+        min_compaction_lag_ms=int(text("min.compaction.lag.ms")),
+        max_compaction_lag_ms=lag_ms,
         delete_retention_ms=int(text("delete.retention.ms")),
         has_append_time=text("message.timestamp.type") == "LogAppendTime",
+        earliest_ms=int(text("message.timestamp.before.max.ms")),
+        latest_ms=int(text("message.timestamp.after.max.ms")),
+        codec=None if compression == "producer" else ("uncompressed", *COMPRESSIONS).index(compression),
+        level=int(text(f"compression.{compression}.level")) if compression in levels else None,
     )
 
 
 def setting(settings: Mapping[str, str], name: str, config: BrokerConfig) -> str:
     """The value that holds for a topic, as text: its own, or the broker's."""
     own = settings.get(name)
-    return own if own is not None else str(getattr(config, HONOURED[name].option))
+    if own is not None:
+        return own
+    return KEPT[name].default if name in KEPT else str(getattr(config, HONOURED[name].option))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from keylane.errors import PeerError
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("keylane.storage")
 
+LONG_MAX = 2**63 - 1
+
 
 class Compactor:
     """Compacts logs, one at a time."""
@@ -38,15 +41,29 @@ class Compactor:
         """Give up what is under way, at its next batch, and begin nothing more: the logs stay as they are."""
         self._is_stopping = True
 
-    async def compact(self, log: PartitionLog, now_ms: int, min_dirty_ratio: float, delete_retention_ms: int) -> bool:
-        """Compact a log, if enough of it never was; whether it was tried. What fails is logged, and tried again."""
+    async def compact(
+        self,
+        log: PartitionLog,
+        now_ms: int,
+        min_dirty_ratio: float,
+        delete_retention_ms: int,
+        *,
+        min_lag_ms: int = 0,
+        max_lag_ms: int = LONG_MAX,
+    ) -> bool:
+        """Compact a log, if enough of it never was, or some has waited for `max_lag_ms`; whether it was tried. What is
+        younger than `min_lag_ms` stays, and all behind it. What fails is logged, and tried again."""
         async with log.trimming():
             if self._is_stopping or log.is_closed or log.failure is not None:
                 return False
             segments = log.decided_segments()
+            if min_lag_ms:
+                segments = list(takewhile(lambda segment: segment.max_timestamp <= now_ms - min_lag_ms, segments))
             dirty = [segment for segment in segments if segment.base_offset >= log.clean_offset]
             dirty_bytes = sum(segment.size for segment in dirty)
-            if not dirty_bytes or dirty_bytes < min_dirty_ratio * sum(segment.size for segment in segments):
+            is_late = any(0 <= segment.first_timestamp < now_ms - max_lag_ms for segment in dirty)
+            is_enough = dirty_bytes >= min_dirty_ratio * sum(segment.size for segment in segments)
+            if not dirty_bytes or not (is_enough or is_late):
                 return False
             try:
                 await self._compact(log, segments, dirty, now_ms, delete_retention_ms)

@@ -202,10 +202,7 @@ def encode_batch(
 
 def rebuild_batch(header: BatchHeader, records: Sequence[BatchRecord], delete_horizon_ms: int | None) -> bytes:
     """The batch with only these of its records, at their offsets; its offsets and sequence numbers span as many as
-    before. Without records it belongs to no transaction.
-
-    Compressed as it was; what was in snappy or lz4 is not.
-    """
+    before. Without records it belongs to no transaction. It is compressed as it was."""
     attributes = header.attributes & ~DELETE_HORIZON_MASK
     base_timestamp, latest = header.base_timestamp, header.max_timestamp
     if delete_horizon_ms is not None:
@@ -219,15 +216,22 @@ def rebuild_batch(header: BatchHeader, records: Sequence[BatchRecord], delete_ho
     for record in records:
         new = NewRecord(record.key, record.value, record.headers, record.timestamp_ms - base_timestamp)
         _append_record(body, record.offset - header.base_offset, new)
-    if attributes & CODEC_MASK in COMPRESSED_BY_US:
-        packed = compress(attributes & CODEC_MASK, bytes(body))
-    else:
-        attributes, packed = attributes & ~CODEC_MASK, bytes(body)
+    packed = compress(attributes & CODEC_MASK, bytes(body))
     covered = _AFTER_CRC.pack(attributes, header.last_offset_delta, base_timestamp, latest, *header[9:12], len(records))
     length = HEADER_SIZE - PREFIX_SIZE + len(packed)
     crc = crc32c(packed, crc32c(covered))
     prefix = _BEFORE_ATTRIBUTES.pack(header.base_offset, length, header.leader_epoch, MAGIC, crc)
     return b"".join((prefix, covered, packed))
+
+
+def recompressed(batch: bytes, header: BatchHeader, codec: int, level: int | None) -> tuple[bytes, BatchHeader]:
+    """The batch in another compression. Raises `BatchError` for records that cannot be unpacked."""
+    packed = compress(codec, decompress(header.codec, batch[HEADER_SIZE:]), level)
+    changed = header._replace(length=HEADER_SIZE + len(packed), attributes=(header.attributes & ~CODEC_MASK) | codec)
+    covered = _AFTER_CRC.pack(*changed[5:])
+    crc = crc32c(packed, crc32c(covered))
+    prefix = _BEFORE_ATTRIBUTES.pack(header.base_offset, changed.length - PREFIX_SIZE, header.leader_epoch, MAGIC, crc)
+    return b"".join((prefix, covered, packed)), changed._replace(crc=crc)
 
 
 def filler(base_offset: int, last_offset: int, leader_epoch: int = 0) -> bytes:
@@ -265,22 +269,26 @@ def decode_records(batch: Buffer, position: int = 0) -> list[BatchRecord]:
     return records
 
 
-NONE, GZIP, ZSTD = 0, 1, 4
-COMPRESSED_BY_US = (NONE, GZIP, ZSTD)
-"""Codecs that `compress` has."""
+NONE, GZIP, SNAPPY, LZ4, ZSTD = CODECS
+OFFSETS_CODECS = (NONE, GZIP, ZSTD)
+"""Those in which the coordinator writes its own batches (docs/adr/0027)."""
 
 
-def compress(codec: int, body: bytes) -> bytes:
-    """The records of a batch in one of `COMPRESSED_BY_US`."""
+def compress(codec: int, body: bytes, level: int | None = None) -> bytes:
+    """The records of a batch in one of `CODECS`; Kafka's default level is that of the compression."""
     if codec == GZIP:
         import zlib
 
-        packer = zlib.compressobj(wbits=31)
+        packer = zlib.compressobj(-1 if level is None else level, wbits=31)
         return packer.compress(body) + packer.flush()
+    if codec in (SNAPPY, LZ4):
+        from keylane.wire.packing import lz4, snappy
+
+        return snappy(body) if codec == SNAPPY else lz4(body, level)
     if codec == ZSTD:
         import zstandard
 
-        return zstandard.ZstdCompressor().compress(body)
+        return zstandard.ZstdCompressor(3 if level is None else level).compress(body)
     assert codec == NONE, codec
     return body
 
@@ -298,10 +306,10 @@ def decompress(codec: int, body: bytes) -> bytes:
             if not unpacker.eof:
                 raise BatchError(f"gzip records are cut short or unpack to more than {MAX_DECODED_BYTES} bytes")
             return unpacked
-        if codec in (2, 3):
-            from keylane.wire.unpack import unlz4, unsnappy
+        if codec in (SNAPPY, LZ4):
+            from keylane.wire.packing import unlz4, unsnappy
 
-            return (unsnappy if codec == 2 else unlz4)(body, MAX_DECODED_BYTES)
+            return (unsnappy if codec == SNAPPY else unlz4)(body, MAX_DECODED_BYTES)
         if codec == 4:
             import zstandard
 

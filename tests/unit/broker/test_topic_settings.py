@@ -3,18 +3,26 @@ from __future__ import annotations
 import pytest
 
 from keylane.broker.config import BrokerConfig, parse_config
-from keylane.broker.topic_settings import FIXED, HONOURED, check_settings
+from keylane.broker.topic_settings import HONOURED, KEPT, check_settings
 from keylane.broker.topic_values import resolve, setting
 from keylane.broker.topics import check_topic_name
 from keylane.errors import UsageError
 
 KAFKAS_TOPIC_DEFAULTS = {
     "cleanup.policy": "delete",
+    "compression.gzip.level": "-1",
+    "compression.lz4.level": "9",
+    "compression.type": "producer",
+    "compression.zstd.level": "3",
     "delete.retention.ms": "86400000",
     "index.interval.bytes": "4096",
+    "max.compaction.lag.ms": "9223372036854775807",
     "max.message.bytes": "1048588",
+    "message.timestamp.after.max.ms": "3600000",
+    "message.timestamp.before.max.ms": "9223372036854775807",
     "message.timestamp.type": "CreateTime",
     "min.cleanable.dirty.ratio": "0.5",
+    "min.compaction.lag.ms": "0",
     "retention.bytes": "-1",
     "retention.ms": "604800000",
     "segment.bytes": "1073741824",
@@ -23,9 +31,12 @@ KAFKAS_TOPIC_DEFAULTS = {
 
 
 def test_what_is_honoured_is_kept() -> None:
-    fixed = [(name, each.value) for name, each in FIXED.items()]
-    kept = check_settings([("segment.bytes", "2048"), ("max.message.bytes", "100"), *fixed])
-    assert kept == {"segment.bytes": "2048", "max.message.bytes": "100"}
+    given = {"segment.bytes": "2048", "max.message.bytes": "100", "min.insync.replicas": "2", "preallocate": "TRUE"}
+    kept = check_settings(given.items())
+    assert kept == given | {"preallocate": "true"}
+    assert check_settings((name, each.default) for name, each in KEPT.items()) == {
+        name: each.default for name, each in KEPT.items()
+    }
     config = BrokerConfig(log_segment_bytes=5_000, log_index_interval_bytes=7)
     assert setting(kept, "segment.bytes", config) == "2048"
     assert setting(kept, "index.interval.bytes", config) == "7"
@@ -54,14 +65,19 @@ def test_what_a_topic_has_wins_over_the_broker() -> None:
         ("message.timestamp.type", "CreateTime,LogAppendTime", "String must be one of"),
         ("min.cleanable.dirty.ratio", "1.5", "must be no more than 1"),
         ("min.cleanable.dirty.ratio", "nan", "must be at least 0"),
-        ("flush.messages", "5", "this broker has 1 for every topic"),
-        ("flush.ms", "1", r"Unknown topic config name: flush\.ms .*honours cleanup\.policy"),
+        ("flush.messages", "0", "must be at least 1"),
+        ("flush.second", "1", r"Unknown topic config name: flush\.second"),
+        ("preallocate", "perhaps", "String must be one of: false, true"),
+        ("remote.storage.enable", "true", "Tiered Storage functionality is disabled"),
+        ("compression.type", "lzma", "must be one of: producer, uncompressed, gzip, snappy, lz4, zstd"),
+        ("compression.gzip.level", "0", "must be one of: -1, 1, 2"),
+        ("compression.lz4.level", "18", "must be no more than 17"),
         ("segment.bytes", "12", "must be at least 1024"),
         ("segment.bytes", None, "without a value"),
         ("segment.bytes", str(2**31), "must be no more than"),
     ],
 )
-def test_what_would_be_ignored_is_refused(name: str, value: str | None, says: str) -> None:
+def test_what_is_wrong_is_refused(name: str, value: str | None, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         check_settings([(name, value)])
 
@@ -72,6 +88,28 @@ def test_the_broker_refuses_what_a_topic_would() -> None:
             parse_config({name: value})
     with pytest.raises(UsageError, match="give a number from 0 to 1"):
         parse_config({"log.cleaner.min.cleanable.ratio": "2"})
+
+
+def test_a_compacted_topic_rolls_its_segments_within_the_lag() -> None:
+    own = {"cleanup.policy": "compact", "max.compaction.lag.ms": "7", "segment.ms": "9"}
+    assert resolve(own, BrokerConfig()).segment_ms == 7
+    assert resolve(own | {"cleanup.policy": "delete"}, BrokerConfig()).segment_ms == 9
+
+
+@pytest.mark.parametrize(
+    ("settings", "codec", "level"),
+    [
+        ({}, None, None),
+        ({"compression.type": "uncompressed"}, 0, None),
+        ({"compression.type": "gzip"}, 1, -1),
+        ({"compression.type": "snappy"}, 2, None),
+        ({"compression.type": "lz4", "compression.lz4.level": "12"}, 3, 12),
+        ({"compression.type": "zstd", "compression.gzip.level": "1"}, 4, 3),
+    ],
+)
+def test_what_a_topic_is_compressed_in(settings: dict[str, str], codec: int | None, level: int | None) -> None:
+    found = resolve(settings, BrokerConfig())
+    assert (found.codec, found.level) == (codec, level)
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "..."])

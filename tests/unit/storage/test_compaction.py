@@ -11,6 +11,7 @@ from keylane.storage.log import LogOptions, PartitionLog
 from keylane.storage.open_log import check_log, create_log, recover_log
 from keylane.storage.segment import Segment
 from keylane.wire.batches import (
+    CODECS,
     TRANSACTIONAL_MASK,
     BatchRecord,
     NewRecord,
@@ -118,6 +119,25 @@ def test_it_waits_until_enough_is_dirty(tmp_path: Path) -> None:
         await roll(log)
         assert not await compactor.compact(log, 0, 0.9, DAY_MS)
         assert await compactor.compact(log, 0, 0.1, DAY_MS)
+        await log.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_young_is_left_alone_and_what_is_old_is_not(tmp_path: Path) -> None:
+    """Records are of the time 1,000."""
+
+    async def scenario() -> None:
+        log, compactor = open_new(tmp_path)
+        for number in range(30):
+            await put(log, b"key-%d" % number, bytes(20))
+        await roll(log)
+        assert not await compactor.compact(log, 5_999, 0.0, DAY_MS, min_lag_ms=5_000)
+        assert await compactor.compact(log, 6_000, 0.0, DAY_MS, min_lag_ms=5_000)
+        await put(log, b"key-1", b"1")
+        await roll(log)
+        assert not await compactor.compact(log, 6_000, 0.9, DAY_MS, max_lag_ms=5_000)
+        assert await compactor.compact(log, 6_001, 0.9, DAY_MS, max_lag_ms=5_000)
         await log.close()
 
     asyncio.run(scenario())
@@ -286,7 +306,7 @@ def test_segments_are_put_together_up_to_the_size_of_one() -> None:
     assert found == [[10, 20, 30], [100], [5, 5]]
 
 
-@pytest.mark.parametrize("codec", [0, 1, 4])
+@pytest.mark.parametrize("codec", CODECS)
 def test_a_batch_is_rebuilt_in_its_compression(codec: int) -> None:
     data = encode_batch([NewRecord(b"k%d" % n, b"v" * 50, ((b"h", None),), n) for n in range(5)], timestamp_ms=9)
     header = read_header(data)

@@ -31,6 +31,6 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     return module.AlterConfigsResponse(throttle_time=datetime.timedelta(0), responses=responses)
 
 
-def _changed(configs: Any, _settings: Mapping[str, str], _config: BrokerConfig) -> tuple[dict[str, str], list[str]]:
+def _changed(configs: Any, _settings: Mapping[str, str], _config: BrokerConfig) -> dict[str, str]:
     refuse_nulls(configs)
-    return check_settings((config.name, config.value) for config in configs), []
+    return check_settings((config.name, config.value) for config in configs)

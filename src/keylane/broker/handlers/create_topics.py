@@ -1,7 +1,7 @@
 """CreateTopics (19), versions 2-7: make topics, durably, before the answer.
 
 v4: -1 partitions or replicas mean the broker's default; v5: flexible, the answer has counts and configs; v7: topic ids.
-A config that this broker would not honour is refused with INVALID_CONFIG.
+Every topic config of Apache Kafka is taken; some are kept without effect (docs/adr/0118).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker.topic_settings import FIXED, HONOURED, check_settings
-from keylane.broker.topic_values import setting
+from keylane.broker.config_resources import topic_configs
+from keylane.broker.topic_settings import KEPT, check_settings
 from keylane.broker.topics import MAX_PARTITIONS, check_topic_name
 from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
@@ -28,16 +28,9 @@ if TYPE_CHECKING:
 API_KEY = 19
 MIN_VERSION = 2
 MAX_VERSION = 7
-_FIXED = ", ".join(f"{name}={each.value}" for name, each in FIXED.items())
-LACKS = (
-    "replication (factor 1 or -1 only); "
-    f"topic configs other than {', '.join(HONOURED)}, and those that are the same for all topics: {_FIXED}"
-)
+LACKS = f"replication (factor 1 or -1 only); what is kept without effect: {', '.join(KEPT)}"
 
 DEFAULT = -1
-_TOPIC_CONFIG = 1
-_BROKER_CONFIG = 4
-_DEFAULT_CONFIG = 5
 """Kafka's ConfigSource: set on the topic, the broker's own, or always so."""
 
 
@@ -157,18 +150,9 @@ def _made(module: Any, name: str, plan: _Plan, topic: Topic | None, node: Node) 
     if hasattr(module, "CreatableTopicConfigs"):
         configs = tuple(
             module.CreatableTopicConfigs(
-                name=config,
-                value=setting(plan.settings, config, node.config),
-                read_only=False,
-                config_source=_TOPIC_CONFIG if config in plan.settings else _BROKER_CONFIG,
-                is_sensitive=False,
+                name=each.name, value=each.value, read_only=False, config_source=each.source, is_sensitive=False
             )
-            for config in HONOURED
-        ) + tuple(
-            module.CreatableTopicConfigs(
-                name=config, value=fixed.value, read_only=True, config_source=_DEFAULT_CONFIG, is_sensitive=False
-            )
-            for config, fixed in FIXED.items()
+            for each in topic_configs(plan.settings, node.config)
         )
     return entity(
         module.CreatableTopicResult,

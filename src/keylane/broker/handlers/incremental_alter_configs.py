@@ -12,7 +12,7 @@ import datetime
 from typing import TYPE_CHECKING, Any
 
 from keylane.broker.config_resources import ConfigError, alter, refuse_nulls
-from keylane.broker.topic_settings import HONOURED, NotHonouredError, check_settings, policies
+from keylane.broker.topic_settings import HONOURED, KEPT, check_settings, policies
 from keylane.broker.topic_values import setting
 from keylane.errors import UsageError
 from keylane.wire import codes
@@ -40,15 +40,12 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     return module.IncrementalAlterConfigsResponse(throttle_time=datetime.timedelta(0), responses=responses)
 
 
-def _changed(configs: Any, settings: Mapping[str, str], config: BrokerConfig) -> tuple[dict[str, str], list[str]]:
+def _changed(configs: Any, settings: Mapping[str, str], config: BrokerConfig) -> dict[str, str]:
     refuse_nulls(each for each in configs if each.config_operation != DELETE)
-    changed, refused = dict(settings), []
+    changed = dict(settings)
     for each in configs:
-        try:
-            _apply(each, changed, config)
-        except NotHonouredError as error:
-            refused.append(str(error))
-    return changed, refused
+        _apply(each, changed, config)
+    return changed
 
 
 def _apply(change: Any, settings: dict[str, str], config: BrokerConfig) -> None:
@@ -61,7 +58,8 @@ def _apply(change: Any, settings: dict[str, str], config: BrokerConfig) -> None:
         return
     value = change.value
     if operation in (APPEND, SUBTRACT):
-        if name not in HONOURED or HONOURED[name].kind != "LIST":
+        known = HONOURED.get(name) or KEPT.get(name)
+        if known is None or known.kind != "LIST":
             raise UsageError(f"Can't {_NAMES[operation]} to key {name} because its type is not LIST.")
         items = policies(setting(settings, name, config))
         given = policies(value)

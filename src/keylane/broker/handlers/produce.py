@@ -6,7 +6,8 @@ tags, not needed with one node; v11: TRANSACTION_ABORTABLE where a partition was
 same here, and both wait for the disk. acks=0 gets no answer; when such a request fails, its connection is closed, which
 is all that its client can notice.
 
-Checks are those of Apache Kafka's LogValidator that need only the header; the records themselves pass through unread.
+Checks are those of Apache Kafka's LogValidator that need only the header; the records themselves pass through unread,
+unless the topic is compacted, wants another compression, or a time in the header is out of bounds.
 Transactional batches are taken for partitions that are in the producer's open transaction (KIP-890's check), so none is
 ever left behind its marker. Those of a partition that is added first wait for that to be durable, and whatever their
 producer sends meanwhile waits behind them.
@@ -36,6 +37,7 @@ from keylane.wire.batches import (
     check_crc,
     decode_records,
     read_header,
+    recompressed,
     with_timestamp_type,
 )
 from keylane.wire.primitives import EMPTY_TAGS, array_length, compact_array_length, compact_string, int32, string
@@ -49,12 +51,13 @@ if TYPE_CHECKING:
     from keylane.broker.topics import NamedTopic
     from keylane.coordinator.transaction_service import Joining
     from keylane.storage.log import PartitionLog
+    from keylane.wire.batches import BatchRecord
     from keylane.wire.versions import Entity
 
 API_KEY = 0
 MIN_VERSION = 3
 MAX_VERSION = 13
-LACKS = "message formats 0 and 1; checks inside records, but for the keys of compacted topics; timestamp bounds"
+LACKS = "message formats 0 and 1; checks inside records, but for keys of compacted topics and times out of bounds"
 
 logger = logging.getLogger("keylane.broker")
 
@@ -63,6 +66,7 @@ _ABORTABLE_VERSION = 11
 _ADDING_VERSION = 12
 _TOPIC_ID_VERSION = 13
 _ACKS = (-1, 0, 1)
+NO_TIMESTAMP = -1
 
 
 class RefusedError(Exception):
@@ -189,8 +193,7 @@ def _append(asked: Asked, topic_name: str, partition: Entity, node: Node) -> Out
             _check_transaction(asked, header, (topic_name, partition.index), log, node)
             if asked.version >= _ADDING_VERSION:
                 _check_first(header, log)
-        if values.is_compacted:
-            _check_keys(records, topic_name, partition.index)
+        _check_records(records, header, values, (topic_name, partition.index), node.clock())
         return _keep(records, header, values, log, node.clock())
     except RefusedError as error:
         return error
@@ -205,13 +208,66 @@ def _append(asked: Asked, topic_name: str, partition: Entity, node: Node) -> Out
 
 
 def _keep(records: bytes, header: BatchHeader, values: TopicValues, log: PartitionLog, now_ms: int) -> Appended:
-    """Append a batch with the timestamps that its topic wants."""
+    """Append a batch with the compression and the timestamps that its topic wants."""
+    if values.codec is not None and values.codec != header.codec:
+        records, header = _recompressed(records, header, values)
     if values.has_append_time:
         records, header = with_timestamp_type(records, header, now_ms)
         return log.append(records, header, now_ms)._replace(append_time_ms=now_ms)
     if header.attributes & TIMESTAMP_TYPE_MASK:
         records, header = with_timestamp_type(records, header, None)
     return log.append(records, header, now_ms)
+
+
+def _recompressed(records: bytes, header: BatchHeader, values: TopicValues) -> tuple[bytes, BatchHeader]:
+    assert values.codec is not None
+    try:
+        records, header = recompressed(records, header, values.codec, values.level)
+    except BatchError as error:
+        raise RefusedError(codes.CORRUPT_MESSAGE, str(error)) from error
+    _check_size(header, values.max_message_bytes)
+    return records, header
+
+
+def _check_size(header: BatchHeader, max_message_bytes: int) -> None:
+    if header.length > max_message_bytes:
+        raise RefusedError(
+            codes.MESSAGE_TOO_LARGE,
+            f"a record batch of {header.length} bytes: the limit is {max_message_bytes} (message.max.bytes)",
+        )
+
+
+def _check_records(
+    records: bytes, header: BatchHeader, values: TopicValues, partition: tuple[str, int], now_ms: int
+) -> None:
+    """Raise `RefusedError` for records that the topic does not take."""
+    if not values.has_append_time:
+        earliest, latest = now_ms - values.earliest_ms, now_ms + values.latest_ms
+        if header.max_timestamp > latest or earliest > 0:
+            _check_times(records, earliest, latest)
+    if values.is_compacted:
+        _check_keys(records, *partition)
+
+
+def _check_times(records: bytes, earliest: int, latest: int) -> None:
+    """Raise `RefusedError` for records whose times are too far from the broker's."""
+    bounds = f"The timestamp should be within [{earliest}, {latest}]"
+    wrong = [
+        (number, f"Timestamp {one.timestamp_ms} of message with offset {number} is out of range. {bounds}")
+        for number, one in enumerate(_decoded(records))
+        if one.timestamp_ms != NO_TIMESTAMP and not earliest <= one.timestamp_ms <= latest
+    ]
+    if wrong:
+        raise RefusedError(
+            codes.INVALID_TIMESTAMP, "One or more records have been rejected due to invalid timestamp", wrong
+        )
+
+
+def _decoded(records: bytes) -> list[BatchRecord]:
+    try:
+        return decode_records(records)
+    except BatchError as error:
+        raise RefusedError(codes.CORRUPT_MESSAGE, str(error)) from error
 
 
 def check_batch(records: bytes, max_message_bytes: int) -> BatchHeader:
@@ -226,11 +282,7 @@ def check_batch(records: bytes, max_message_bytes: int) -> BatchHeader:
         )
     if header.length < len(records):
         raise RefusedError(codes.INVALID_RECORD, "a produce request holds exactly one record batch a partition")
-    if header.length > max_message_bytes:
-        raise RefusedError(
-            codes.MESSAGE_TOO_LARGE,
-            f"a record batch of {header.length} bytes: the limit is {max_message_bytes} (message.max.bytes)",
-        )
+    _check_size(header, max_message_bytes)
     if not check_crc(records, 0, header):
         raise RefusedError(codes.CORRUPT_MESSAGE, "a record batch whose checksum does not hold")
     _check_content(header)
@@ -258,10 +310,7 @@ def _check_content(header: BatchHeader) -> None:
 
 def _check_keys(records: bytes, topic: str, partition: int) -> None:
     """Raise `RefusedError` for a record without a key, which compaction could not tell from others."""
-    try:
-        without = [number for number, record in enumerate(decode_records(records)) if record.key is None]
-    except BatchError as error:
-        raise RefusedError(codes.CORRUPT_MESSAGE, str(error)) from error
+    without = [number for number, record in enumerate(_decoded(records)) if record.key is None]
     if without:
         message = f"Compacted topic cannot accept message without key in topic partition {topic}-{partition}."
         raise RefusedError(codes.INVALID_RECORD, message, [(number, message) for number in without])

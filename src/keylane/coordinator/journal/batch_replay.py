@@ -25,11 +25,11 @@ from keylane.coordinator.formats import (
 from keylane.coordinator.offsets.transactional import Waiting
 from keylane.wire.batches import (
     CODEC_MASK,
-    COMPRESSED_BY_US,
     CONTROL_MASK,
     CRC_START,
     HEADER,
     HEADER_SIZE,
+    OFFSETS_CODECS,
     TRANSACTIONAL_MASK,
     BatchError,
     decompress,
@@ -101,7 +101,7 @@ def _unpacked(batch: bytes) -> bytes:
     if not attributes:
         return batch
     (base_offset,) = _I64.unpack_from(batch)
-    if attributes not in COMPRESSED_BY_US:
+    if attributes not in OFFSETS_CODECS:
         raise RecordFormatError(f"a batch with attributes {attributes} at offset {base_offset}")
     try:
         body = decompress(attributes, batch[HEADER_SIZE:])
