@@ -117,7 +117,7 @@ def test_a_listener_commits_there(spark: SparkSession, apart: Any, tmp_path: Pat
         frame = spark.readStream.format("keylane").options(**options).load()
         writer = frame.writeStream.format("noop").queryName(apart.group).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-        query.awaitTermination(120)
+        assert query.awaitTermination(120)
         assert query.exception() is None
         until(lambda: apart.lag() == 0)
     finally:

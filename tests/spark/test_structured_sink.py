@@ -72,7 +72,7 @@ def test_a_stream_writes_each_batch(spark: SparkSession, servers: str, tmp_path:
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination(60)
+    assert query.awaitTermination(60)
     assert query.exception() is None
     assert sorted(int(one.value or b"") for one in records(servers, "out")) == list(range(20))
 

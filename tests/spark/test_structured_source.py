@@ -148,7 +148,7 @@ def streams(spark: SparkSession, servers: str, checkpoint: Path, **options: Any)
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination(60)
+    assert query.awaitTermination(60)
     if error := query.exception():
         raise error
     return batches
