@@ -53,6 +53,8 @@ STOOD_STILL_S = 2.0
 """A server whose turns are so far apart was frozen: clients of librdkafka give it up after 5 s here, none within 2."""
 REFUSES_S = 1.0
 """So long from then on nothing is forwarded: what has waited is read by then."""
+TELL_S = 10.0
+"""So often it is told of one server that it leaves requests unanswered: each client that waits for it meets that."""
 JOIN_GROUP = 11
 
 
@@ -87,6 +89,8 @@ class Forwarding:
     refuses_until: float = field(init=False, default=-math.inf)
     links: set[_Link] = field(default_factory=set)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    told: dict[Address, tuple[float, int]] = field(default_factory=dict)
+    """By server: when it was last told that it leaves requests unanswered, and how many it left since."""
     apis: dict[int, Api] = field(default_factory=of_leaders)
 
     def __post_init__(self) -> None:
@@ -120,10 +124,22 @@ class Forwarding:
         session.forward_from(host)
         return codes.NONE
 
+    def unanswered(self, server: Address, count: int, reason: str) -> None:
+        """This server leaves so many requests without an answer."""
+        now = self.clock()
+        told_at, before = self.told.get(server, (-math.inf, 0))
+        if now - told_at < TELL_S:
+            self.told[server] = (told_at, before + count)
+            return
+        self.told[server] = (now, 0)
+        since = f" ({before} more since it was told of last)" if before else ""
+        logger.warning("server %s:%d leaves %d requests unanswered: %s%s", *server, count, reason, since)
+
     def see(self, servers: Collection[Address]) -> None:
         """Only these are left: nobody waits for another one."""
         for link in [one for one in self.links if one.address not in servers]:
             link.end("it has left the servers' group")
+        self.told = {server: told for server, told in self.told.items() if server in servers}
 
 
 class _Waiting(NamedTuple):
@@ -183,7 +199,7 @@ class _Link:
         """Nothing more comes."""
         self.close()
         if self._waiting:
-            logger.warning("server %s:%d leaves %d requests unanswered: %s", *self.address, len(self._waiting), reason)
+            self._forwarding.unanswered(self.address, len(self._waiting), reason)
         self._ended(self, self._waiting)
 
     def _greet(self) -> Greeting:

@@ -365,3 +365,18 @@ def test_counts_are_two_numbers() -> None:
     assert read_counts(encode_counts(Counts(2**40, 7))) == Counts(2**40, 7)
     with pytest.raises(FieldError, match="3 bytes where two numbers are due"):
         read_counts(b"abc")
+
+
+def test_a_server_that_is_away_is_told_of_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    forwarding = Forwarding(Leaders({}), NOBODY, None, clock=lambda: now[0])
+    for now[0] in (100.0, 101.0, 109.9, 110.0, 111.0):
+        forwarding.unanswered(("away", 1), 2, "gone")
+    forwarding.unanswered(("other", 1), 1, "gone")
+    assert [one.getMessage() for one in caplog.records] == [
+        "server away:1 leaves 2 requests unanswered: gone",
+        "server away:1 leaves 2 requests unanswered: gone (4 more since it was told of last)",
+        "server other:1 leaves 1 requests unanswered: gone",
+    ]
+    forwarding.see([("other", 1)])
+    assert forwarding.told == {("other", 1): (111.0, 0)}
