@@ -14,6 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import kio.schema.produce.v9.request as schema
 import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+)
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v4.request import MetadataRequestTopic
 from kio.schema.types import TopicName
@@ -21,6 +27,7 @@ from kio.static.primitive import Records, i32
 
 from keylane.broker.process import BrokerProcess
 from keylane.errors import PeerError
+from keylane.kafka.admin import Admin
 from keylane.wire.batches import NewRecord, encode_batch
 from kit.processes import Started
 from kit.protocol import ProtocolClient
@@ -262,3 +269,25 @@ sys.exit(main())
     assert done.returncode == 1
     assert "--ephemeral: no temporary folder can be made" in done.stderr
     assert str(nowhere) in done.stderr
+
+
+def test_options_that_were_changed_outlive_a_restart(tmp_path: Path) -> None:
+    def retention(broker: BrokerProcess) -> dict[str, tuple[str, int]]:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        resources = [ConfigResource("topic", "logs"), ConfigResource("broker", "1")]
+        found = {one.name: future.result(30) for one, future in admin.describe_configs(resources).items()}
+        topic, own = found["logs"]["retention.ms"], found["1"]["log.retention.ms"]
+        return {"topic": (topic.value, int(topic.source)), "broker": (own.value, int(own.source))}
+
+    with BrokerProcess(tmp_path / "data") as broker:
+        assert Admin({"bootstrap.servers": broker.bootstrap}).create_topics({"logs": 1})
+        entry = ConfigEntry("log.retention.ms", "5000", incremental_operation=AlterConfigOpType.SET)
+        changed = ConfigResource("broker", "1", incremental_configs=[entry])
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        for future in admin.incremental_alter_configs([changed]).values():
+            future.result(30)
+        expected = {"topic": ("5000", 2), "broker": ("5000", 2)}
+        assert retention(broker) == expected
+        broker.kill()
+        broker.start()
+        assert retention(broker) == expected

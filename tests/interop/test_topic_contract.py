@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import operator
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from kit.protocol import ProtocolClient, ask, decode_answer, part, until
 MINUTE = datetime.timedelta(minutes=1)
 NUMBERS = itertools.count()
 TOPIC, BROKER = 2, 4
-OWN, DEFAULT = 1, 5
+OWN, OF_BROKER, OF_ALL, DEFAULT = 1, 2, 3, 5
 SET, DELETE, APPEND, SUBTRACT = range(4)
 MEGABYTE = 1_048_576
 """Of a segment: Apache Kafka takes nothing smaller."""
@@ -57,19 +59,21 @@ def describe(client: ProtocolClient, topic: str, *names: str, version: int = 4, 
     ).results[0]
 
 
-def value_of(client: ProtocolClient, topic: str, name: str) -> tuple[str, int]:
+def value_of(client: ProtocolClient, topic: str, name: str, kind: int = TOPIC) -> tuple[str, int]:
     """The value, and where it comes from."""
-    (config,) = describe(client, topic, name).configs
+    (config,) = describe(client, topic, name, kind=kind).configs
     return config.value, config.config_source
 
 
-def change(client: ProtocolClient, topic: str, *changes: tuple[str, int, str | None], version: int = 1) -> Any:
+def change(
+    client: ProtocolClient, topic: str, *changes: tuple[str, int, str | None], version: int = 1, kind: int = TOPIC
+) -> Any:
     configs = tuple(
         part("incremental_alter_configs", version, "AlterableConfig", name=name, config_operation=how, value=value)
         for name, how, value in changes
     )
     wanted = part(
-        "incremental_alter_configs", version, "AlterConfigsResource", resource_type=TOPIC, resource_name=topic,
+        "incremental_alter_configs", version, "AlterConfigsResource", resource_type=kind, resource_name=topic,
         configs=configs,
     )  # fmt: skip
     return client.ask("incremental_alter_configs", version, resources=(wanted,), validate_only=False).responses[0]
@@ -297,6 +301,64 @@ def test_times_out_of_bounds(client: ProtocolClient) -> None:
     ), "an hour, by default"
     own = topic_with(client, message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms="5")
     assert send(client, own, batch((b"k", b"v"), timestamp_ms=5)).error_code == ErrorCode.none
+
+
+def test_the_defaults_of_topics_change_while_the_broker_runs(client: ProtocolClient) -> None:
+    """Of one broker, or of all: a topic's own config wins, then the broker's, then that of all."""
+    topic, own = topic_with(client), topic_with(client, max_message_bytes="900")
+    large = batch((b"k", bytes(1_500)))
+    try:
+        assert change(client, "", ("message.max.bytes", SET, "1000"), kind=BROKER).error_code == ErrorCode.none
+        until(lambda: value_of(client, topic, "max.message.bytes"), lambda found: found == ("1000", OF_ALL))
+        assert send(client, topic, large).error_code == ErrorCode.message_too_large
+        assert value_of(client, "", "message.max.bytes", BROKER) == ("1000", OF_ALL)
+        assert value_of(client, own, "max.message.bytes") == ("900", OWN)
+
+        assert change(client, "1", ("message.max.bytes", SET, "2000"), kind=BROKER).error_code == ErrorCode.none
+        until(lambda: value_of(client, topic, "max.message.bytes"), lambda found: found == ("2000", OF_BROKER))
+        assert send(client, topic, large).error_code == ErrorCode.none
+        (config,) = describe(client, "1", "message.max.bytes", kind=BROKER).configs
+        assert not config.read_only
+        assert [(one.value, one.source) for one in config.synonyms] == [
+            ("2000", OF_BROKER), ("1000", OF_ALL), ("1048588", DEFAULT)
+        ]  # fmt: skip
+    finally:
+        for broker in ("", "1"):
+            answer = change(client, broker, ("message.max.bytes", DELETE, None), kind=BROKER)
+            assert answer.error_code == ErrorCode.none
+    until(lambda: value_of(client, topic, "max.message.bytes"), lambda found: found == ("1048588", DEFAULT))
+
+
+def test_the_brokers_list_is_appended_to(client: ProtocolClient) -> None:
+    name = "log.cleanup.policy"
+    try:
+        for operation, policy, expected in (
+            (SET, "delete", "delete"),
+            (APPEND, "compact", "delete,compact"),
+            (SUBTRACT, "delete", "compact"),
+        ):
+            assert change(client, "1", (name, operation, policy), kind=BROKER).error_code == ErrorCode.none
+            assert until(lambda: value_of(client, "1", name, BROKER)[0], partial(operator.eq, expected)) == expected
+    finally:
+        assert change(client, "1", (name, DELETE, None), kind=BROKER).error_code == ErrorCode.none
+
+
+@pytest.mark.parametrize(
+    ("name", "operation", "value", "code"),
+    [
+        ("message.max.bytes", SET, "soon", ErrorCode.invalid_request),
+        ("log.retention.ms", APPEND, "5", ErrorCode.invalid_config),
+        ("log.retention.ms", SET, None, ErrorCode.invalid_request),
+        ("broker.id", SET, "5", ErrorCode.invalid_request),
+    ],
+)
+def test_what_is_wrong_for_a_broker_changes_nothing(
+    client: ProtocolClient, name: str, operation: int, value: str | None, code: ErrorCode
+) -> None:
+    answer = change(client, "1", (name, operation, value), kind=BROKER)
+    assert answer.error_code == code
+    assert answer.error_message
+    assert value_of(client, "1", "message.max.bytes", BROKER) == ("1048588", DEFAULT)
 
 
 def test_what_one_topic_is_refused_leaves_the_others(client: ProtocolClient) -> None:

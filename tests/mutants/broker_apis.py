@@ -137,4 +137,25 @@ MUTANTS = [
         "or not is_enough",
         "unit/storage/test_compaction.py::test_what_is_young_is_left_alone_and_what_is_old_is_not",
     ),
+    Mutant(
+        "what was changed of a broker is forgotten by its restart",
+        "broker/node.py",
+        "        self.broker_configs.load()\n",
+        "",
+        "integration/test_broker_process.py::test_options_that_were_changed_outlive_a_restart",
+    ),
+    Mutant(
+        "topics do not hear of a default that was changed",
+        "broker/config_resources.py",
+        "    await node.topics.reconfigure(known.now)\n",
+        "",
+        "interop/test_topic_contract.py::test_the_defaults_of_topics_change_while_the_broker_runs[keylane]",
+    ),
+    Mutant(
+        "what was changed for all brokers wins over a broker's own",
+        "broker/broker_configs.py",
+        "{**settings.get(ALL, {}), **settings.get(self.own, {})}",
+        "{**settings.get(self.own, {}), **settings.get(ALL, {})}",
+        "unit/broker/test_broker_config.py::test_what_is_changed_while_it_runs_outlives_it_and_a_brokers_own_wins",
+    ),
 ]

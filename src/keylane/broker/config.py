@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.broker.topic_settings import HONOURED, LONG_MAX, check_value
@@ -324,6 +324,11 @@ def kafka_name(field_name: str) -> str:
 
 def parse_config(settings: Mapping[str, str]) -> BrokerConfig:
     """A config from Kafka-named settings. Raises `UsageError` that names an unknown option or a wrong value."""
+    return with_settings(BrokerConfig(), settings)
+
+
+def with_settings(config: BrokerConfig, settings: Mapping[str, str]) -> BrokerConfig:
+    """The same config, but for these settings. Raises `UsageError` as `parse_config`."""
     known = {kafka_name(option.name): option for option in fields(BrokerConfig)}
     values: dict[str, Any] = {}
     for name, text in settings.items():
@@ -331,7 +336,7 @@ def parse_config(settings: Mapping[str, str]) -> BrokerConfig:
             hint = did_you_mean(name, known) or f"known options are {', '.join(sorted(known))}"
             raise UsageError(f"{name}: this broker does not offer this option; {hint}")
         values[known[name].name] = _convert(name, text.strip(), type(known[name].default))
-    return BrokerConfig(**values)
+    return replace(config, **values)
 
 
 def _convert(name: str, text: str, wanted: type) -> Any:

@@ -1,8 +1,8 @@
 """Configs as clients see and change them: of topics, and of the broker.
 
-Resources, sources and sentences are Apache Kafka's. Configs of topics and groups can be changed; the
-broker's are those of its start. What is refused is refused as a whole: a request changes a resource in every config
-that it names, or in none.
+Resources, sources and sentences are Apache Kafka's. Configs of topics and groups can be changed, and of the broker's
+options those that are defaults of topics. What is refused is refused as a whole: a request changes a resource in every
+config that it names, or in none.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.broker_configs import ALL, CHANGEABLE
 from keylane.broker.config import SECRETS, BrokerConfig, kafka_name
 from keylane.broker.group_configs import GROUP_CHOICES, GROUP_CONFIGS, checked
-from keylane.broker.topic_settings import HONOURED, KEPT
-from keylane.broker.topic_values import setting
+from keylane.broker.topic_settings import HONOURED, KEPT, policies
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
@@ -25,6 +25,7 @@ from keylane.wire import codes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from keylane.broker.broker_configs import BrokerConfigs
     from keylane.broker.node import Node
 
     Changed = Callable[[Any, Mapping[str, str], BrokerConfig], dict[str, str]]
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
 
 TOPIC, BROKER, GROUP = 2, 4, 32
 """Kafka's types of resources; there are others (BROKER_LOGGER, CLIENT_METRICS), which have no configs here."""
-TOPIC_SOURCE, STATIC_BROKER_SOURCE, DEFAULT_SOURCE, GROUP_SOURCE = 1, 4, 5, 8
+TOPIC_SOURCE, BROKER_SOURCE, ALL_BROKERS_SOURCE, STATIC_BROKER_SOURCE, DEFAULT_SOURCE, GROUP_SOURCE = 1, 2, 3, 4, 5, 8
 """Kafka's ConfigSource."""
-SET, DELETE = 0, 1
-"""Of IncrementalAlterConfigs; there are APPEND and SUBTRACT too."""
+SET, DELETE, APPEND, SUBTRACT = range(4)
+"""Of IncrementalAlterConfigs."""
 _KINDS = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
 _BROKER_KINDS = {bool: "BOOLEAN", int: "LONG", float: "DOUBLE", str: "STRING"}
 
@@ -100,13 +101,13 @@ def unknown_resource(kind: int) -> ConfigError:
 def describe(node: Node, kind: int, name: str) -> list[Config]:
     """All configs of a resource. Raises `ConfigError`."""
     if kind == TOPIC:
-        return topic_configs(find_topic(node, name), node.config)
+        return topic_configs(find_topic(node, name), node.broker_configs)
     if kind == BROKER:
         check_broker(node, name)
-        return broker_configs(node.config) if name else []  # defaults for all brokers cannot be set, so there are none
+        return broker_configs(node.broker_configs) if name else configs_of_all(node.broker_configs)
     if kind == GROUP:
         check_group(name)
-        return group_configs(node.group_configs.texts(name), node.config)
+        return group_configs(node.group_configs.texts(name), node.broker_configs)
     raise unknown_resource(kind)
 
 
@@ -116,11 +117,11 @@ def check_group(name: str, message: str = "Group name must not be empty") -> Non
         raise ConfigError(codes.INVALID_REQUEST, message)
 
 
-def group_configs(settings: Mapping[str, str], config: BrokerConfig) -> list[Config]:
+def group_configs(settings: Mapping[str, str], configs: BrokerConfigs) -> list[Config]:
     """A group's configs."""
     found = []
     for name, about in GROUP_CONFIGS.items():
-        broker = broker_synonym(about.option, config)
+        broker = broker_synonym(about.option, configs)
         own = (Synonym(name, settings[name], GROUP_SOURCE),) if name in settings else ()
         first = (*own, *broker)[0]
         found.append(Config(name, first.value, first.source, False, _KINDS["INT"], about.about, (*own, *broker)))
@@ -133,43 +134,63 @@ def group_configs(settings: Mapping[str, str], config: BrokerConfig) -> list[Con
     return sorted(found)
 
 
-def topic_configs(settings: dict[str, str], config: BrokerConfig) -> list[Config]:
+def topic_configs(settings: dict[str, str], configs: BrokerConfigs) -> list[Config]:
     """A topic's configs: the honoured, and those that are kept."""
     found = []
+    synonyms: tuple[Synonym, ...]
     for name, about in HONOURED.items():
-        broker = broker_synonym(about.option, config)
         own = (Synonym(name, settings[name], TOPIC_SOURCE),) if name in settings else ()
-        source = own[0].source if own else broker[0].source
-        value = setting(settings, name, config)
-        found.append(Config(name, value, source, False, _KINDS[about.kind], about.about, (*own, *broker)))
+        synonyms = (*own, *broker_synonym(about.option, configs))
+        _, value, source = synonyms[0]
+        found.append(Config(name, value, source, False, _KINDS[about.kind], about.about, synonyms))
     for name, kept in KEPT.items():
         default = Synonym(name, kept.default, DEFAULT_SOURCE)
         synonyms = (Synonym(name, settings[name], TOPIC_SOURCE), default) if name in settings else (default,)
         shown = f"Kept, without effect: {kept.about}"
-        found.append(Config(name, *synonyms[0][1:], False, _KINDS[kept.kind], shown, synonyms))
+        _, value, source = synonyms[0]
+        found.append(Config(name, value, source, False, _KINDS[kept.kind], shown, synonyms))
     return sorted(found)
 
 
-def broker_synonym(option: str, config: BrokerConfig) -> tuple[Synonym, ...]:
-    """What the broker was started with, when that is not the default, and the default."""
+def broker_synonym(option: str, configs: BrokerConfigs) -> tuple[Synonym, ...]:
+    """What it was changed to, for this broker and for all; what the broker was started with, when that is not the
+    default; and the default."""
     name = kafka_name(option)
-    value, default = getattr(config, option), getattr(DEFAULTS, option)
+    value, default = getattr(configs.started, option), getattr(DEFAULTS, option)
+    whose = ((configs.of(configs.own), BROKER_SOURCE), (configs.of(ALL), ALL_BROKERS_SOURCE))
+    changed = tuple(Synonym(name, settings[name], source) for settings, source in whose if name in settings)
     given = (Synonym(name, text_of(value), STATIC_BROKER_SOURCE),) if value != default else ()
-    return (*given, Synonym(name, text_of(default), DEFAULT_SOURCE))
+    return (*changed, *given, Synonym(name, text_of(default), DEFAULT_SOURCE))
 
 
-def broker_configs(config: BrokerConfig) -> list[Config]:
-    """The broker's options, as it was started with them."""
+def broker_configs(configs: BrokerConfigs) -> list[Config]:
+    """The broker's options."""
     found = []
-    for option in fields(config):
-        synonyms = broker_synonym(option.name, config)
+    for option in fields(configs.now):
+        synonyms = broker_synonym(option.name, configs)
         if option.name in SECRETS:
             synonyms = tuple(one._replace(value=None) for one in synonyms)
-        value = getattr(config, option.name)
-        kind = _KINDS[_BROKER_KINDS[type(value)]]
-        about = "As in Apache Kafka; set when the broker starts."
-        found.append(Config(synonyms[0].name, synonyms[0].value, synonyms[0].source, True, kind, about, synonyms))
+        name, value, source = synonyms[0]
+        kind = _KINDS[_broker_kind(name, getattr(configs.now, option.name))]
+        is_fixed = name not in CHANGEABLE
+        about = "As in Apache Kafka; set when the broker starts" + ("." if is_fixed else ", or changed while it runs.")
+        found.append(Config(name, value, source, is_fixed, kind, about, synonyms))
     return sorted(found)
+
+
+def _broker_kind(name: str, value: object) -> str:
+    return CHANGEABLE[name].kind if name in CHANGEABLE else _BROKER_KINDS[type(value)]
+
+
+def configs_of_all(configs: BrokerConfigs) -> list[Config]:
+    """What was changed for all brokers."""
+    return [
+        Config(
+            name, value, ALL_BROKERS_SOURCE, False, _KINDS[CHANGEABLE[name].kind], CHANGEABLE[name].about,
+            (Synonym(name, value, ALL_BROKERS_SOURCE),),
+        )
+        for name, value in sorted(configs.of(ALL).items())
+    ]  # fmt: skip
 
 
 def text_of(value: Any) -> str:
@@ -192,6 +213,8 @@ async def alter(request: Any, answer: type, node: Node, changed: Changed, *, is_
             if named[kind, name] > 1:
                 raise ConfigError(codes.INVALID_REQUEST, "Each resource must appear at most once.")
             _check_changeable(node, kind, name, [config.name for config in resource.configs])
+            if kind == BROKER:
+                await _change_broker(node, name, resource.configs, request, is_incremental=is_incremental)
             if kind == GROUP:
                 await _change_group(node, name, resource.configs, request, is_incremental=is_incremental)
             if kind == TOPIC:
@@ -217,10 +240,10 @@ def _check_changeable(node: Node, kind: int, name: str, configs: list[str]) -> N
         raise ConfigError(codes.INVALID_REQUEST, "Error due to duplicate config keys")
     if kind == BROKER:
         check_broker(node, name)
-        if configs:
+        if fixed := sorted(set(configs) - CHANGEABLE.keys()):
             raise ConfigError(
                 codes.INVALID_REQUEST,
-                f"Cannot update these configs dynamically: {', '.join(sorted(configs))}; give them at its start",
+                f"Cannot update these configs dynamically: {', '.join(fixed)}; give them at its start",
             )
     elif kind == GROUP:
         check_group(name, "Default group resources are not allowed.")
@@ -238,6 +261,47 @@ async def _change_topic(node: Node, name: str, configs: Any, changed: Changed, *
         await _keep(node, name, wanted)
 
 
+async def _change_broker(node: Node, name: str, configs: Any, request: Any, *, is_incremental: bool) -> None:
+    known = node.broker_configs
+    settings = known.of(name) if is_incremental else {}
+    for each in configs:
+        operation = each.config_operation if is_incremental else SET
+        if operation == DELETE:
+            settings.pop(each.name, None)
+            continue
+        refuse_nulls([each])
+        value = each.value
+        if operation != SET:
+            if CHANGEABLE[each.name].kind != "LIST":
+                raise _no_list(each.name)
+            value = combined(operation, settings.get(each.name, ""), value)
+        settings[each.name] = value.strip()
+    try:
+        if request.validate_only:
+            known.check(name, settings)
+            return
+        await known.alter(name, settings)
+    except UsageError as error:
+        raise ConfigError(codes.INVALID_REQUEST, str(error)) from error
+    except StorageError as error:
+        raise ConfigError(codes.KAFKA_STORAGE_ERROR, str(error)) from error
+    await node.topics.reconfigure(known.now)
+
+
+def combined(operation: int, items: str, given: str) -> str:
+    """A list after APPEND or SUBTRACT."""
+    has, more = policies(items), policies(given)
+    if operation == APPEND:
+        return ",".join([*has, *(one for one in more if one not in has)])
+    return ",".join(one for one in has if one not in more)
+
+
+def _no_list(name: str) -> ConfigError:
+    return ConfigError(
+        codes.INVALID_CONFIG, f"Can't append to or subtract from key {name} because its type is not LIST."
+    )
+
+
 async def _change_group(node: Node, name: str, configs: Any, request: Any, *, is_incremental: bool) -> None:
     settings = node.group_configs.texts(name) if is_incremental else {}
     for each in configs:
@@ -248,9 +312,7 @@ async def _change_group(node: Node, name: str, configs: Any, request: Any, *, is
         elif operation == DELETE:
             settings.pop(each.name, None)
         else:
-            raise ConfigError(
-                codes.INVALID_CONFIG, f"Can't append to or subtract from key {each.name} because its type is not LIST."
-            )
+            raise _no_list(each.name)
     try:
         if request.validate_only:
             checked(settings, node.config)

@@ -5,6 +5,7 @@
     topics.json           the topic registry
     producer-ids.json     the first producer id that was not handed out
     group-configs.json    what is set for single groups; there when something was
+    broker-configs.json   options of the broker that were changed while it ran; there when one was
     features.json         the levels of features; there when one was changed
     clean-shutdown.json   what a clean stop leaves, so that the next start need not read the logs
     topics/<topic>-<n>/   one folder a partition, with its segments
@@ -42,6 +43,7 @@ REGISTRY = "topics.json"
 REGISTRY_KIND = "topics"
 PRODUCER_IDS = "producer-ids.json"
 GROUP_CONFIGS = "group-configs.json"
+BROKER_CONFIGS = "broker-configs.json"
 FEATURES = "features.json"
 CLEAN_SHUTDOWN = "clean-shutdown.json"
 _FORMAT_KEY = "keylane.format.version"

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from keylane.broker import data_folder
+from keylane.broker.broker_configs import BrokerConfigs
 from keylane.broker.cleaning import Cleaning
 from keylane.broker.features import TRANSACTION_VERSION, Features
 from keylane.broker.fetch_sessions import FetchSessions
@@ -54,7 +55,6 @@ class Node:
         clock: Callable[[], int],
         on_load_failure: Callable[[DataFolderError], None] | None = None,
     ) -> None:
-        self.config = config
         self.clock = clock
         """Milliseconds since the epoch."""
         self.cluster_id = folder.cluster_id
@@ -73,6 +73,9 @@ class Node:
             compaction_ms=config.log_cleaner_backoff_ms,
         )
         self.producer_ids = ProducerIds(filesystem, f"{folder.path}/{data_folder.PRODUCER_IDS}", self.executor)
+        self.broker_configs = BrokerConfigs(
+            filesystem, f"{folder.path}/{data_folder.BROKER_CONFIGS}", self.executor, config
+        )
         self.group_configs = GroupConfigs(
             filesystem, f"{folder.path}/{data_folder.GROUP_CONFIGS}", self.executor, config
         )
@@ -149,6 +152,11 @@ class Node:
             raise
         return node
 
+    @property
+    def config(self) -> BrokerConfig:
+        """The broker's options, as they are now."""
+        return self.broker_configs.now
+
     def topic_name(self, topic_id: uuid.UUID | None) -> str | None:
         """The name of the topic that has this id; None when no topic has it (any more). Source: KIP-516."""
         if topic_id == self.offsets_topic.topic_id:
@@ -198,6 +206,8 @@ class Node:
             self._folder.lock.release()
 
     async def _load(self) -> None:
+        self.broker_configs.load()
+        self.topics.configure(self.config)
         self.topics.load(self._read_snapshots())
         self._remove_snapshots()
         self.producer_ids.load()

@@ -75,6 +75,10 @@ class TopicFiles:
         self._executor = executor
         self._clock = clock
 
+    def configure(self, config: BrokerConfig) -> None:
+        """These are the broker's options from now on."""
+        self._config = config
+
     def load(self, snapshots: Mapping[str, Any]) -> list[Topic]:
         """All topics of the registry file, the live ones with their logs. Raises `DataFolderError` for damage."""
         topics = [

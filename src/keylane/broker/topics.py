@@ -89,6 +89,24 @@ class TopicRegistry:
         self._change = asyncio.Lock()
         self._failure: StorageError | None = None
 
+    def configure(self, config: BrokerConfig) -> None:
+        """These are the broker's options from now on. Before `load`."""
+        self._config = config
+        self._files.configure(config)
+
+    async def reconfigure(self, config: BrokerConfig) -> None:
+        """The same while topics are served; in effect on return."""
+        async with self._change:
+            self.configure(config)
+            for topic in list(self._topics.values()):
+                self._resolve(topic, topic.settings)
+
+    def _resolve(self, topic: Topic, settings: dict[str, str]) -> None:
+        altered = dataclasses.replace(topic, settings=settings, values=resolve(settings, self._config))
+        for log in altered.logs:
+            log.options = log_options(altered.values)
+        self._admit(altered)
+
     def exists(self, name: str) -> bool:
         return name in self._topics
 
@@ -215,11 +233,9 @@ class TopicRegistry:
         """
         async with self._change:
             self._check_failure()
-            altered = dataclasses.replace(self._topics[name], settings=settings, values=resolve(settings, self._config))
-            await self._write(altered)
-            for log in altered.logs:
-                log.options = log_options(altered.values)
-            self._admit(altered)
+            topic = self._topics[name]
+            await self._write(dataclasses.replace(topic, settings=settings))
+            self._resolve(topic, settings)
 
     async def delete(self, name: str, forget_offsets: Callable[[str], Awaitable[None]]) -> None:
         """Delete a topic, its logs and its offsets in every group; durable on return.

@@ -1,12 +1,20 @@
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+from typing import TYPE_CHECKING
 
 import pytest
 
+from keylane.broker.broker_configs import ALL, BrokerConfigs
 from keylane.broker.config import BrokerConfig, kafka_name, parse_config, parse_properties
 from keylane.broker.config_resources import broker_configs
 from keylane.errors import UsageError
+from keylane.storage.filesystem import OsFileSystem
+from kit.executor import InlineExecutor
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_names_are_kafkas() -> None:
@@ -90,8 +98,51 @@ def test_the_listener() -> None:
     assert config.advertised_address() == ("kafka", 443)
 
 
-def test_secrets_are_not_told() -> None:
-    found = {one.name: one for one in broker_configs(parse_config({"ssl.key.password": "open sesame"}))}
+def configs_of(folder: Path, config: BrokerConfig) -> BrokerConfigs:
+    return BrokerConfigs(OsFileSystem(), str(folder / "broker-configs.json"), InlineExecutor(), config)
+
+
+def test_what_is_changed_while_it_runs_outlives_it_and_a_brokers_own_wins(tmp_path: Path) -> None:
+    async def change(configs: BrokerConfigs) -> None:
+        await configs.alter(ALL, {"log.retention.ms": "5000", "log.segment.bytes": "4096"})
+        await configs.alter("1", {"log.retention.ms": "7000"})
+
+    started = parse_config({"log.retention.ms": "3000", "log.roll.ms": "9"})
+    configs = configs_of(tmp_path, started)
+    asyncio.run(change(configs))
+    again = configs_of(tmp_path, started)
+    again.load()
+    for one in (configs, again):
+        now = one.now
+        assert (now.log_retention_ms, now.log_segment_bytes, now.log_roll_ms) == (7_000, 4_096, 9)
+        synonyms = next(each for each in broker_configs(one) if each.name == "log.retention.ms").synonyms
+        assert [(each.value, each.source) for each in synonyms] == [
+            ("7000", 2), ("5000", 3), ("3000", 4), ("604800000", 5)
+        ]  # fmt: skip
+    assert configs_of(tmp_path / "other", started).now == started
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"num.partitions": "4"}, "num.partitions cannot be changed while the broker runs"),
+        ({"log.retention.ms": "-5"}, r"log\.retention\.ms: Value must be at least -1"),
+        ({"log.cleanup.policy": "archive"}, "must be one of: compact, delete"),
+        ({"log.index.interval.bytes": str(2**31)}, "must be no more than"),
+    ],
+)
+def test_a_change_that_is_wrong_changes_nothing(tmp_path: Path, settings: dict[str, str], says: str) -> None:
+    configs = configs_of(tmp_path, BrokerConfig())
+    for broker in (ALL, "1"):
+        with pytest.raises(UsageError, match=says):
+            asyncio.run(configs.alter(broker, settings))
+    assert configs.now == BrokerConfig()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_secrets_are_not_told(tmp_path: Path) -> None:
+    configs = configs_of(tmp_path, parse_config({"ssl.key.password": "open sesame"}))
+    found = {one.name: one for one in broker_configs(configs)}
     assert "open sesame" not in str(found)
     assert found["ssl.key.password"].value is None
     assert found["num.partitions"].value == "1"

@@ -152,7 +152,7 @@ def _made(module: Any, name: str, plan: _Plan, topic: Topic | None, node: Node) 
             module.CreatableTopicConfigs(
                 name=each.name, value=each.value, read_only=False, config_source=each.source, is_sensitive=False
             )
-            for each in topic_configs(plan.settings, node.config)
+            for each in topic_configs(plan.settings, node.broker_configs)
         )
     return entity(
         module.CreatableTopicResult,

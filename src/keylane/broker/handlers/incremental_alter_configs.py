@@ -1,9 +1,7 @@
 """IncrementalAlterConfigs (44), versions 0-1: set, delete, append to or subtract from single configs (KIP-339).
 
-v1: flexible. All changes of a resource are durable, and in effect, before the answer; or none is. Two things keep tools
-going that copy all configs of a topic from one cluster to another: to DELETE what is not set is no error, whatever its
-name, as in Apache Kafka; and a config that Apache Kafka would take and this broker does not honour is refused by name
-(INVALID_CONFIG) while the others are changed.
+v1: flexible. All changes of a resource are durable, and in effect, before the answer; or none is. To DELETE what is not
+set is no error, whatever its name, as in Apache Kafka: tools copy all configs of a topic.
 """
 
 from __future__ import annotations
@@ -11,8 +9,8 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING, Any
 
-from keylane.broker.config_resources import ConfigError, alter, refuse_nulls
-from keylane.broker.topic_settings import HONOURED, KEPT, check_settings, policies
+from keylane.broker.config_resources import APPEND, DELETE, SUBTRACT, ConfigError, alter, combined, refuse_nulls
+from keylane.broker.topic_settings import HONOURED, KEPT, check_settings
 from keylane.broker.topic_values import setting
 from keylane.errors import UsageError
 from keylane.wire import codes
@@ -28,9 +26,8 @@ if TYPE_CHECKING:
 API_KEY = 44
 MIN_VERSION = 0
 MAX_VERSION = 1
-LACKS = "changes of the broker's options while it runs (INVALID_REQUEST); __consumer_offsets"
+LACKS = "the broker's options that are no defaults of topics (INVALID_REQUEST); __consumer_offsets"
 
-SET, DELETE, APPEND, SUBTRACT = range(4)
 _NAMES = ("SET", "DELETE", "APPEND", "SUBTRACT")
 
 
@@ -61,12 +58,5 @@ def _apply(change: Any, settings: dict[str, str], config: BrokerConfig) -> None:
         known = HONOURED.get(name) or KEPT.get(name)
         if known is None or known.kind != "LIST":
             raise UsageError(f"Can't {_NAMES[operation]} to key {name} because its type is not LIST.")
-        items = policies(setting(settings, name, config))
-        given = policies(value)
-        items = (
-            [*items, *(each for each in given if each not in items)]
-            if operation == APPEND
-            else [each for each in items if each not in given]
-        )
-        value = ",".join(items)
+        value = combined(operation, setting(settings, name, config), value)
     settings.update(check_settings([(name, value)]))

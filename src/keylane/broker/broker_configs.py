@@ -1,0 +1,84 @@
+"""The broker's options that are changed while it runs, of this broker or of all; kept in a small state file.
+
+Those that can be changed hold for topics without a config of their own. Source: KIP-226.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from keylane.broker.config import kafka_name, with_settings
+from keylane.broker.topic_settings import HONOURED, check_value
+from keylane.errors import UsageError
+from keylane.storage.filesystem import DiskFullError, NoRoomError, StorageError
+from keylane.storage.sealed import read_sealed, write_sealed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from concurrent.futures import Executor
+
+    from keylane.broker.config import BrokerConfig
+    from keylane.storage.filesystem import FileSystem
+
+KIND = "broker-configs"
+ALL = ""
+"""Who is meant by a resource without a name."""
+CHANGEABLE = {kafka_name(each.option): each for each in HONOURED.values()}
+"""By the option's name in Kafka, the topic config that it is the default of."""
+
+
+class BrokerConfigs:
+    """What holds now; in memory, and in the file before a change is answered."""
+
+    def __init__(self, filesystem: FileSystem, path: str, executor: Executor, started: BrokerConfig) -> None:
+        self.started = started
+        """What the broker was started with."""
+        self.now = started
+        self.own = str(started.node_id)
+        self._filesystem = filesystem
+        self._path = path
+        self._executor = executor
+        self._settings: dict[str, dict[str, str]] = {}
+        """By broker, or `ALL`."""
+        self._change = asyncio.Lock()
+
+    def load(self) -> None:
+        """Read the file, if there is one. Raises `DataFolderError`, and `UsageError` for what does not go with the
+        options of this start."""
+        if self._filesystem.exists(self._path):
+            self._settings = read_sealed(self._filesystem, self._path, KIND)
+            self.now = self._with(self._settings)
+
+    def of(self, broker: str) -> dict[str, str]:
+        return dict(self._settings.get(broker, {}))
+
+    def check(self, broker: str, settings: Mapping[str, str]) -> None:
+        """Raises `UsageError` for settings that a broker, or all, cannot have."""
+        self._with({**self._settings, broker: dict(settings)})
+
+    async def alter(self, broker: str, settings: dict[str, str]) -> None:
+        """Give a broker, or all, these settings in place of the ones they have; durable on return.
+
+        Raises `UsageError`, and `StorageError`.
+        """
+        async with self._change:
+            changed = {**self._settings, broker: settings}
+            now = self._with(changed)
+            loop = asyncio.get_running_loop()
+            try:
+                await loop.run_in_executor(self._executor, write_sealed, self._filesystem, self._path, KIND, changed)
+            except DiskFullError as error:
+                raise NoRoomError(f"{error.filename}: {error.strerror}; nothing was changed: make room") from error
+            except OSError as error:
+                raise StorageError(f"{self._path}: {error}; restart the broker when the disk is mended") from error
+            self._settings, self.now = changed, now
+
+    def _with(self, settings: Mapping[str, Mapping[str, str]]) -> BrokerConfig:
+        """The options of the start, with these; a broker's own win."""
+        merged = {**settings.get(ALL, {}), **settings.get(self.own, {})}
+        for name, value in merged.items():
+            if name not in CHANGEABLE:
+                raise UsageError(f"{name} cannot be changed while the broker runs")
+            merged[name] = check_value(name, value, CHANGEABLE[name])
+        return with_settings(self.started, merged)
