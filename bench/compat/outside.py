@@ -59,7 +59,7 @@ OUTPUT = "output.log"
 NO_ACLS = "no ACLs (SECURITY_DISABLED)"
 NO_QUOTAS = "no client quotas, no SCRAM API (users: keylane broker users)"
 ONE_NODE = "one node: no replicas to move or to choose from"
-NO_BROKER_CHANGES = "AlterConfigs: changes of the broker's options while it runs"
+NO_BROKER_CHANGES = "AlterConfigs: of the broker's options only the defaults of topics"
 NEEDS_SCRIPTS = "it calls Apache Kafka's shell scripts"
 
 KAFKA_PYTHON_EXCLUDED = {
@@ -93,8 +93,8 @@ ADMIN_PARTS = {
     "DescribeTopics": None,
     "DescribeConfigs": None,
     "DescribeConfigs_groups": None,
-    "AlterConfigs": None,
-    "IncrementalAlterConfigs": None,
+    "AlterConfigs": NO_BROKER_CHANGES,
+    "IncrementalAlterConfigs": NO_BROKER_CHANGES,
     "DeleteRecords": None,
     "ListOffsets": None,
     "ListConsumerGroups": None,
