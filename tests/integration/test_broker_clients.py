@@ -179,8 +179,8 @@ def test_topics_grow(broker: BrokerProcess, admin: AdminClient) -> None:
 
 
 def test_admin_errors_say_what_to_do(admin: AdminClient, topic: str) -> None:
-    with pytest.raises(KafkaException, match=r"Unknown topic config name: flush\.ms"):
-        create(admin, "refused", 1, **{"flush.ms": "5"})
+    with pytest.raises(KafkaException, match=r"Unknown topic config name: flush\.second"):
+        create(admin, "refused", 1, **{"flush.second": "5"})
     with pytest.raises(KafkaException, match="already exists"):
         create(admin, topic, 1)
     with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):

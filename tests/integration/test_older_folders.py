@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 import keylane as kl
 from keylane.broker.checkup import check_folder
 from keylane.broker.data_folder import REGISTRY, read_identity
+from keylane.broker.topic_settings import LONG_MAX
 from keylane.offsets import OffsetMap, decode, encoding_of
 from keylane.offsets.codec import Encoding
 from keylane.storage.filesystem import OsFileSystem
@@ -54,7 +55,9 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     made = []
 
     def on(data: Path, **settings: str) -> EmbeddedBroker:
-        broker = EmbeddedBroker(settings=settings)
+        # Its time is that of the folder, and clients' records are of today.
+        late = {"log.message.timestamp.after.max.ms": str(LONG_MAX)}
+        broker = EmbeddedBroker(settings=late | settings)
         broker._folder = str(data.parent)
         broker.start()
         made.append(broker)

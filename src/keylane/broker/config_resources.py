@@ -107,7 +107,7 @@ def describe(node: Node, kind: int, name: str) -> list[Config]:
         return broker_configs(node.broker_configs) if name else configs_of_all(node.broker_configs)
     if kind == GROUP:
         check_group(name)
-        return group_configs(node.group_configs.texts(name), node.broker_configs)
+        return group_configs(node.group_configs.texts(name), node.config)
     raise unknown_resource(kind)
 
 
@@ -117,11 +117,11 @@ def check_group(name: str, message: str = "Group name must not be empty") -> Non
         raise ConfigError(codes.INVALID_REQUEST, message)
 
 
-def group_configs(settings: Mapping[str, str], configs: BrokerConfigs) -> list[Config]:
+def group_configs(settings: Mapping[str, str], config: BrokerConfig) -> list[Config]:
     """A group's configs."""
     found = []
     for name, about in GROUP_CONFIGS.items():
-        broker = broker_synonym(about.option, configs)
+        broker = _started_synonym(about.option, config)
         own = (Synonym(name, settings[name], GROUP_SOURCE),) if name in settings else ()
         first = (*own, *broker)[0]
         found.append(Config(name, first.value, first.source, False, _KINDS["INT"], about.about, (*own, *broker)))
@@ -153,14 +153,19 @@ def topic_configs(settings: dict[str, str], configs: BrokerConfigs) -> list[Conf
 
 
 def broker_synonym(option: str, configs: BrokerConfigs) -> tuple[Synonym, ...]:
-    """What it was changed to, for this broker and for all; what the broker was started with, when that is not the
-    default; and the default."""
+    """What it was changed to, for this broker and for all, and what it was before."""
     name = kafka_name(option)
-    value, default = getattr(configs.started, option), getattr(DEFAULTS, option)
     whose = ((configs.of(configs.own), BROKER_SOURCE), (configs.of(ALL), ALL_BROKERS_SOURCE))
     changed = tuple(Synonym(name, settings[name], source) for settings, source in whose if name in settings)
+    return (*changed, *_started_synonym(option, configs.started))
+
+
+def _started_synonym(option: str, config: BrokerConfig) -> tuple[Synonym, ...]:
+    """What the broker was started with, when that is not the default, and the default."""
+    name = kafka_name(option)
+    value, default = getattr(config, option), getattr(DEFAULTS, option)
     given = (Synonym(name, text_of(value), STATIC_BROKER_SOURCE),) if value != default else ()
-    return (*changed, *given, Synonym(name, text_of(default), DEFAULT_SOURCE))
+    return (*given, Synonym(name, text_of(default), DEFAULT_SOURCE))
 
 
 def broker_configs(configs: BrokerConfigs) -> list[Config]:
