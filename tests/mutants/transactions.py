@@ -98,9 +98,9 @@ MUTANTS = [
     ),
     Mutant(
         "a level is answered before it is kept",
-        "broker/features.py",
-        "                await loop.run_in_executor(\n",
-        "                loop.run_in_executor(\n",
+        "storage/sealed.py",
+        "        await loop.run_in_executor(",
+        "        loop.run_in_executor(",
         "unit/broker/test_features.py::test_a_level_holds_once_it_is_written",
     ),
     Mutant(

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from keylane.broker.config import kafka_name, with_settings
 from keylane.broker.topic_settings import HONOURED, check_value
 from keylane.errors import UsageError
-from keylane.storage.filesystem import DiskFullError, NoRoomError, StorageError
-from keylane.storage.sealed import read_sealed, write_sealed
+from keylane.storage.sealed import keep_sealed, read_sealed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,8 +49,8 @@ class BrokerConfigs:
             self._settings = read_sealed(self._filesystem, self._path, KIND)
             self.now = self._with(self._settings)
 
-    def of(self, broker: str) -> dict[str, str]:
-        return dict(self._settings.get(broker, {}))
+    def of(self, broker: str) -> Mapping[str, str]:
+        return self._settings.get(broker, {})
 
     def check(self, broker: str, settings: Mapping[str, str]) -> None:
         """Raises `UsageError` for settings that a broker, or all, cannot have."""
@@ -65,13 +64,7 @@ class BrokerConfigs:
         async with self._change:
             changed = {**self._settings, broker: settings}
             now = self._with(changed)
-            loop = asyncio.get_running_loop()
-            try:
-                await loop.run_in_executor(self._executor, write_sealed, self._filesystem, self._path, KIND, changed)
-            except DiskFullError as error:
-                raise NoRoomError(f"{error.filename}: {error.strerror}; nothing was changed: make room") from error
-            except OSError as error:
-                raise StorageError(f"{self._path}: {error}; restart the broker when the disk is mended") from error
+            await keep_sealed(self._filesystem, self._executor, self._path, KIND, changed)
             self._settings, self.now = changed, now
 
     def _with(self, settings: Mapping[str, Mapping[str, str]]) -> BrokerConfig:

@@ -23,7 +23,7 @@ from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from keylane.broker.broker_configs import BrokerConfigs
     from keylane.broker.node import Node
@@ -38,6 +38,7 @@ TOPIC_SOURCE, BROKER_SOURCE, ALL_BROKERS_SOURCE, STATIC_BROKER_SOURCE, DEFAULT_S
 """Kafka's ConfigSource."""
 SET, DELETE, APPEND, SUBTRACT = range(4)
 """Of IncrementalAlterConfigs."""
+_LISTS = [name for name, setting in CHANGEABLE.items() if setting.kind == "LIST"]
 _KINDS = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
 _BROKER_KINDS = {bool: "BOOLEAN", int: "LONG", float: "DOUBLE", str: "STRING"}
 
@@ -268,19 +269,8 @@ async def _change_topic(node: Node, name: str, configs: Any, changed: Changed, *
 
 async def _change_broker(node: Node, name: str, configs: Any, request: Any, *, is_incremental: bool) -> None:
     known = node.broker_configs
-    settings = known.of(name) if is_incremental else {}
-    for each in configs:
-        operation = each.config_operation if is_incremental else SET
-        if operation == DELETE:
-            settings.pop(each.name, None)
-            continue
-        refuse_nulls([each])
-        value = each.value
-        if operation != SET:
-            if CHANGEABLE[each.name].kind != "LIST":
-                raise _no_list(each.name)
-            value = combined(operation, settings.get(each.name, ""), value)
-        settings[each.name] = value.strip()
+    changed = _altered(known.of(name) if is_incremental else {}, configs, _LISTS, is_incremental=is_incremental)
+    settings = {option: value.strip() for option, value in changed.items()}
     try:
         if request.validate_only:
             known.check(name, settings)
@@ -301,23 +291,30 @@ def combined(operation: int, items: str, given: str) -> str:
     return ",".join(one for one in has if one not in more)
 
 
-def _no_list(name: str) -> ConfigError:
-    return ConfigError(
-        codes.INVALID_CONFIG, f"Can't append to or subtract from key {name} because its type is not LIST."
-    )
+def _altered(
+    settings: Mapping[str, str], configs: Any, lists: Collection[str], *, is_incremental: bool
+) -> dict[str, str]:
+    """The settings after the changes of a request; only to those of `lists` can be appended."""
+    altered = dict(settings)
+    for each in configs:
+        operation = each.config_operation if is_incremental else SET
+        if operation == DELETE:
+            altered.pop(each.name, None)
+            continue
+        if operation != SET and (operation not in (APPEND, SUBTRACT) or each.name not in lists):
+            raise ConfigError(
+                codes.INVALID_CONFIG, f"Can't append to or subtract from key {each.name} because its type is not LIST."
+            )
+        refuse_nulls([each])
+        value = each.value if operation == SET else combined(operation, altered.get(each.name, ""), each.value)
+        altered[each.name] = value
+    return altered
 
 
 async def _change_group(node: Node, name: str, configs: Any, request: Any, *, is_incremental: bool) -> None:
-    settings = node.group_configs.texts(name) if is_incremental else {}
-    for each in configs:
-        operation = each.config_operation if is_incremental else SET
-        if operation == SET:
-            refuse_nulls([each])
-            settings[each.name] = each.value
-        elif operation == DELETE:
-            settings.pop(each.name, None)
-        else:
-            raise _no_list(each.name)
+    settings = _altered(
+        node.group_configs.texts(name) if is_incremental else {}, configs, (), is_incremental=is_incremental
+    )
     try:
         if request.validate_only:
             checked(settings, node.config)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator.transactions.transactional_ids import EPOCH_A_TRANSACTION
 from keylane.errors import DataFolderError
-from keylane.storage.filesystem import DiskFullError, NoRoomError, StorageError
-from keylane.storage.sealed import read_sealed, write_sealed
+from keylane.storage.sealed import keep_sealed, read_sealed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,13 +85,5 @@ class Features:
             if changed == self.finalized.levels:
                 return
             finalized = Finalized(self.finalized.epoch + 1, changed)
-            loop = asyncio.get_running_loop()
-            try:
-                await loop.run_in_executor(
-                    self._executor, write_sealed, self._filesystem, self._path, KIND, [*finalized]
-                )
-            except DiskFullError as error:
-                raise NoRoomError(f"{error.filename}: {error.strerror}; nothing was changed: make room") from error
-            except OSError as error:
-                raise StorageError(f"{self._path}: {error}; restart the broker when the disk is mended") from error
+            await keep_sealed(self._filesystem, self._executor, self._path, KIND, [*finalized])
             self.finalized = finalized

@@ -11,8 +11,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.errors import UsageError
-from keylane.storage.filesystem import DiskFullError, NoRoomError, StorageError
-from keylane.storage.sealed import read_sealed, write_sealed
+from keylane.storage.sealed import keep_sealed, read_sealed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -185,12 +184,6 @@ class GroupConfigs:
             changed = {**self._settings, group: settings}
             if not settings:
                 del changed[group]
-            loop = asyncio.get_running_loop()
-            try:
-                await loop.run_in_executor(self._executor, write_sealed, self._filesystem, self._path, KIND, changed)
-            except DiskFullError as error:
-                raise NoRoomError(f"{error.filename}: {error.strerror}; nothing was changed: make room") from error
-            except OSError as error:
-                raise StorageError(f"{self._path}: {error}; restart the broker when the disk is mended") from error
+            await keep_sealed(self._filesystem, self._executor, self._path, KIND, changed)
             self._settings = changed
             self._numbers[group] = numbers

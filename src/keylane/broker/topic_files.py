@@ -71,13 +71,14 @@ class TopicFiles:
         self.registry_path = f"{folder}/{data_folder.REGISTRY}"
         self._filesystem = filesystem
         self._logs_folder = f"{folder}/{data_folder.TOPICS}"
-        self._config = config
+        self.config = config
+        """The broker's options, as they are now."""
         self._executor = executor
         self._clock = clock
 
     def configure(self, config: BrokerConfig) -> None:
         """These are the broker's options from now on."""
-        self._config = config
+        self.config = config
 
     def load(self, snapshots: Mapping[str, Any]) -> list[Topic]:
         """All topics of the registry file, the live ones with their logs. Raises `DataFolderError` for damage."""
@@ -87,7 +88,7 @@ class TopicFiles:
                 uuid.UUID(entry["id"]),
                 entry["partitions"],
                 entry["settings"],
-                resolve(entry["settings"], self._config),
+                resolve(entry["settings"], self.config),
                 entry["state"],
             )
             for entry in read_sealed(self._filesystem, self.registry_path, KIND)

@@ -73,7 +73,6 @@ class TopicRegistry:
         clock: Callable[[], int],
     ) -> None:
         self._files = TopicFiles(filesystem, folder, config, executor, clock)
-        self._config = config
         self._executor = executor
         self._topics: dict[str, Topic] = {}
         self._partition_counts: dict[str, int] = {}
@@ -91,7 +90,6 @@ class TopicRegistry:
 
     def configure(self, config: BrokerConfig) -> None:
         """These are the broker's options from now on. Before `load`."""
-        self._config = config
         self._files.configure(config)
 
     async def reconfigure(self, config: BrokerConfig) -> None:
@@ -102,7 +100,7 @@ class TopicRegistry:
                 self._resolve(topic, topic.settings)
 
     def _resolve(self, topic: Topic, settings: dict[str, str]) -> None:
-        altered = dataclasses.replace(topic, settings=settings, values=resolve(settings, self._config))
+        altered = dataclasses.replace(topic, settings=settings, values=resolve(settings, self._files.config))
         for log in altered.logs:
             log.options = log_options(altered.values)
         self._admit(altered)
@@ -195,7 +193,7 @@ class TopicRegistry:
             if name in self._topics:
                 raise FileExistsError(f"topic {name!r} already exists")
             settings = settings or {}
-            values = resolve(settings, self._config)
+            values = resolve(settings, self._files.config)
             topic = Topic(name, uuid.uuid4(), partition_count, settings, values, CREATING)
             await self._in_executor(self._files.check_no_leftovers, topic.log_names)
             self._pending[name] = topic

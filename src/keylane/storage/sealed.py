@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
 
 from keylane.errors import DataFolderError, other_format
+from keylane.storage.filesystem import DiskFullError, NoRoomError, StorageError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from keylane.storage.filesystem import FileSystem
 
 FORMAT_VERSION = 1
@@ -22,6 +26,17 @@ _MARK = "keylane"
 def write_sealed(filesystem: FileSystem, path: str, kind: str, value: Any) -> None:
     """Replace the file at `path`; it is durable on return, and whole or as before after a crash."""
     filesystem.write_atomic(path, seal(kind, json.dumps(value, separators=(",", ":")).encode()))
+
+
+async def keep_sealed(filesystem: FileSystem, executor: Executor, path: str, kind: str, value: Any) -> None:
+    """`write_sealed` in an executor, for a change that a client has asked for. Raises `StorageError`."""
+    loop = asyncio.get_running_loop()
+    try:
+        await loop.run_in_executor(executor, write_sealed, filesystem, path, kind, value)
+    except DiskFullError as error:
+        raise NoRoomError(f"{error.filename}: {error.strerror}; nothing was changed: make room") from error
+    except OSError as error:
+        raise StorageError(f"{path}: {error}; restart the broker when the disk is mended") from error
 
 
 def read_sealed(filesystem: FileSystem, path: str, kind: str) -> Any:

@@ -163,12 +163,15 @@ def with_timestamp_type(batch: bytes, header: BatchHeader, append_time_ms: int |
     if append_time_ms is not None:
         attributes |= TIMESTAMP_TYPE_MASK
         latest = append_time_ms
-    changed = header._replace(attributes=attributes, max_timestamp=latest)
-    covered = _AFTER_CRC.pack(*changed[5:])
-    body = memoryview(batch)[HEADER_SIZE:]
+    return _framed(header._replace(attributes=attributes, max_timestamp=latest), memoryview(batch)[HEADER_SIZE:])
+
+
+def _framed(header: BatchHeader, body: Buffer) -> tuple[bytes, BatchHeader]:
+    """The batch of this header, but for its checksum, which is that of the body."""
+    covered = _AFTER_CRC.pack(*header[5:])
     crc = crc32c(body, crc32c(covered))
     prefix = _BEFORE_ATTRIBUTES.pack(header.base_offset, header.length - PREFIX_SIZE, header.leader_epoch, MAGIC, crc)
-    return b"".join((prefix, covered, body)), changed._replace(crc=crc)
+    return b"".join((prefix, covered, body)), header._replace(crc=crc)
 
 
 def encode_batch(
@@ -227,11 +230,8 @@ def rebuild_batch(header: BatchHeader, records: Sequence[BatchRecord], delete_ho
 def recompressed(batch: bytes, header: BatchHeader, codec: int, level: int | None) -> tuple[bytes, BatchHeader]:
     """The batch in another compression. Raises `BatchError` for records that cannot be unpacked."""
     packed = compress(codec, decompress(header.codec, batch[HEADER_SIZE:]), level)
-    changed = header._replace(length=HEADER_SIZE + len(packed), attributes=(header.attributes & ~CODEC_MASK) | codec)
-    covered = _AFTER_CRC.pack(*changed[5:])
-    crc = crc32c(packed, crc32c(covered))
-    prefix = _BEFORE_ATTRIBUTES.pack(header.base_offset, changed.length - PREFIX_SIZE, header.leader_epoch, MAGIC, crc)
-    return b"".join((prefix, covered, packed)), changed._replace(crc=crc)
+    attributes = (header.attributes & ~CODEC_MASK) | codec
+    return _framed(header._replace(length=HEADER_SIZE + len(packed), attributes=attributes), packed)
 
 
 def filler(base_offset: int, last_offset: int, leader_epoch: int = 0) -> bytes:
@@ -310,7 +310,7 @@ def decompress(codec: int, body: bytes) -> bytes:
             from keylane.wire.packing import unlz4, unsnappy
 
             return (unsnappy if codec == SNAPPY else unlz4)(body, MAX_DECODED_BYTES)
-        if codec == 4:
+        if codec == ZSTD:
             import zstandard
 
             reader = zstandard.ZstdDecompressor().stream_reader(body)

@@ -31,7 +31,7 @@ MAX_VERSION = 7
 LACKS = f"replication (factor 1 or -1 only); what is kept without effect: {', '.join(KEPT)}"
 
 DEFAULT = -1
-"""Kafka's ConfigSource: set on the topic, the broker's own, or always so."""
+"""Partitions or replicas: as many as the broker's default."""
 
 
 class _RefusedError(Exception):

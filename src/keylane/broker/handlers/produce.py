@@ -22,7 +22,7 @@ from uuid import UUID
 
 from keylane.broker.dispatch import CloseConnectionError, after
 from keylane.broker.topics import NO_TOPIC_ID
-from keylane.coordinator.formats import OFFSETS_TOPIC
+from keylane.coordinator.formats import NO_TIMESTAMP, OFFSETS_TOPIC
 from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.storage.filesystem import StorageError
 from keylane.storage.log import Appended
@@ -66,7 +66,6 @@ _ABORTABLE_VERSION = 11
 _ADDING_VERSION = 12
 _TOPIC_ID_VERSION = 13
 _ACKS = (-1, 0, 1)
-NO_TIMESTAMP = -1
 
 
 class RefusedError(Exception):
@@ -193,8 +192,9 @@ def _append(asked: Asked, topic_name: str, partition: Entity, node: Node) -> Out
             _check_transaction(asked, header, (topic_name, partition.index), log, node)
             if asked.version >= _ADDING_VERSION:
                 _check_first(header, log)
-        _check_records(records, header, values, (topic_name, partition.index), node.clock())
-        return _keep(records, header, values, log, node.clock())
+        now_ms = node.clock()
+        _check_records(records, header, values, (topic_name, partition.index), now_ms)
+        return _keep(records, header, values, log, now_ms)
     except RefusedError as error:
         return error
     except OutOfOrderSequenceError as error:
