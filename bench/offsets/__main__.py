@@ -19,6 +19,7 @@ from contests import arguments, reporter
 from pages import put_into_page
 
 from offsets import report, servers
+from offsets.fail_over import KINDS
 from offsets.size import Shape
 from offsets.speed import Contest, selected
 
@@ -76,13 +77,14 @@ def measure(options: argparse.Namespace, found: report.Found, *, with_kafka: boo
 def of_servers(folder: Path, options: argparse.Namespace, found: report.Found) -> None:
     """Offset servers and the same brokers' own coordinators, by turns; then what a commit costs."""
     rows = selected(options.rows, servers.ROWS)
-    relay, cost = (any(fnmatch.fnmatch(name, one) for one in options.rows) for name in (servers.RELAY, servers.COST))
-    if not rows and not relay and not cost:
+    parts = (servers.RELAY, servers.COST, servers.FAIL_OVER)
+    relay, cost, fails = (any(fnmatch.fnmatch(name, one) for one in options.rows) for name in parts)
+    if not (rows or relay or cost or fails):
         return
     repeat, seconds = (1, 1) if options.quick else (options.repeat, options.seconds)
     measured = found.setdefault("servers", {"rows": {}})
     with servers.ServersContest(folder) as contest:
-        if rows or relay:
+        if rows or relay or fails:
             with contest.serving("bench", servers.SERVERS):
                 if rows:
                     print("warming up …", flush=True)
@@ -91,6 +93,13 @@ def of_servers(folder: Path, options: argparse.Namespace, found: report.Found) -
                     report.add_row(measured, row, contest.play(row, repeat, seconds, reporter(row.name)))
                 if relay:
                     measured["relay"] = contest.relay(servers.RELAYED_RECORDS)
+                if fails:
+                    measured["fail_overs"] = {kind.name: {"asked_s": kind.asked_s, "runs": []} for kind in KINDS}
+                for _ in range(repeat if fails else 0):
+                    for kind in KINDS:
+                        run = contest.fail_over(kind, "bench")
+                        measured["fail_overs"][kind.name]["runs"].append(run)
+                        print(f"{kind.name}: {run}", flush=True)
         if cost:
             few, *more = servers.QUICK_GROUPS if options.quick else servers.GROUPS
             shapes = [(count, few) for count in range(1, servers.SERVERS + 1)]

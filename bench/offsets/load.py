@@ -200,18 +200,27 @@ class Client:
 def coordinator_of(bootstrap: str, group: str) -> Address:
     """Ask until the group is served (a new Apache Kafka makes its offsets topic first)."""
     deadline = time.monotonic() + READY_TIMEOUT_S
-    frame = _frame(FIND_COORDINATOR, FIND_COORDINATOR_VERSION, _string(group) + b"\0", flexible=False)
     host, _, port = bootstrap.partition(",")[0].rpartition(":")
     while time.monotonic() < deadline:
-        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=10) as link:
-            link.sendall(frame)
-            answer = link.recv(READ_BYTES)
-            if len(answer) >= 14 and struct.unpack_from(">h", answer, 12)[0] == 0:
-                at = 20 + max(struct.unpack_from(">h", answer, 14)[0], 0)  # behind the message and the node's id
-                (size,) = struct.unpack_from(">h", answer, at)
-                return answer[at + 2 : at + 2 + size].decode(), struct.unpack_from(">i", answer, at + 2 + size)[0]
+        with contextlib.suppress(OSError):
+            found = ask_coordinator((host, int(port)), group, 10.0)
+            if found is not None:
+                return found
         time.sleep(0.1)
     raise TimeoutError(f"no coordinator for {group}")
+
+
+def ask_coordinator(server: Address, group: str, timeout_s: float) -> Address | None:
+    """Whom it names; None while that is nobody. Raises `OSError`."""
+    frame = _frame(FIND_COORDINATOR, FIND_COORDINATOR_VERSION, _string(group) + b"\0", flexible=False)
+    with socket.create_connection(server, timeout=timeout_s) as link:
+        link.sendall(frame)
+        answer = link.recv(READ_BYTES)
+    if len(answer) < 14 or struct.unpack_from(">h", answer, 12)[0] != 0:
+        return None
+    at = 20 + max(struct.unpack_from(">h", answer, 14)[0], 0)  # behind the message and the node's id
+    (size,) = struct.unpack_from(">h", answer, at)
+    return answer[at + 2 : at + 2 + size].decode(), struct.unpack_from(">i", answer, at + 2 + size)[0]
 
 
 def connections_of(load: Load) -> list[tuple[Address, list[str]]]:

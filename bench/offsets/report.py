@@ -92,12 +92,24 @@ def _servers(measured: Mapping[str, Any]) -> list[str]:
             f"{one['nodes_us']:.0f} µs | {one['resident_mb']:,.0f} MB | {one['load']:.1f} |"
             for one in measured["costs"]
         ]
+    if "fail_overs" in measured:
+        lines += ["", "| what happens | a group is silent | runs | asked | load |", "|---|---:|---:|---:|---:|"]
+        lines += [_fail_over(name, one) for name, one in measured["fail_overs"].items()]
     if "relay" in measured:
         one = measured["relay"]
         produced, fetched = (f"{one[f'{what}_ms_a_mb']:.1f} ms" for what in ("produced", "fetched"))
         line = f"A megabyte that is produced through the servers takes {produced} of their processor time, one that is "
         lines += ["", f"{line}fetched {fetched} (asked: 5 ms; load {one['load']:.1f})."]
     return lines
+
+
+def _fail_over(name: str, one: Mapping[str, Any]) -> str:
+    runs = one["runs"]
+    silences = sorted(run["longest_s"] for run in runs)
+    asked = "" if one["asked_s"] is None else f"{one['asked_s']:.0f} s"
+    cells = [name, f"{median(silences):.1f} s, at most {silences[-1]:.1f} s", str(len(runs)), asked]
+    cells += [f"{max(run['load'] for run in runs):.1f}"]
+    return f"| {' | '.join(cells)} |"
 
 
 def _server_row(name: str, row: Mapping[str, Any]) -> str:

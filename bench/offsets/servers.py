@@ -24,11 +24,12 @@ from peers import jvm
 from peers.cluster import NODES, ApacheCluster
 
 from keylane.kafka.admin import Admin
+from offsets import fail_over
 from offsets.load import TOPIC
 from offsets.speed import OURS, Contest, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 COORDINATORS = "Apache Kafka 4.3.1, 3 nodes"
 SERVERS = 3
@@ -42,7 +43,7 @@ ROWS = (
     Row("servers: commit, 1 client, 1 in flight", "commit", 1, 1, 1, 0.0, COORDINATORS),
     Row("servers: fetch, 1 client, 1 in flight", "fetch", 1, 1, 1, 0.0, COORDINATORS),
 )
-RELAY, COST = "servers: relay", "servers: processor time a commit"
+RELAY, COST, FAIL_OVER = "servers: relay", "servers: processor time a commit", "servers: fail-over"
 GROUPS = (1_000, 10_000, 100_000, 1_000_000)
 QUICK_GROUPS = GROUPS[:2]
 CONNECTIONS, IN_FLIGHT = 16, 100
@@ -133,6 +134,27 @@ class ServersContest(Contest):
             run = {"servers": servers, "groups": groups, "load": os.getloadavg()[0]} | self._run(OURS, row, seconds)
             resident = [_resident_mb(one.pid) for one in self._servers]
         return run | {"resident_mb": max(resident)}
+
+    def fail_over(self, kind: fail_over.Kind, name: str) -> dict[str, Any]:
+        """How long groups of these servers have no commit acknowledged; all run again when it returns."""
+        victim = self._servers[-1]
+        node = self._cluster.leader(f"__{name}", 0)
+        faults: dict[fail_over.Kind, tuple[Callable[[], object], Callable[[], object]]] = {
+            fail_over.STOPPED: (lambda: victim.__exit__(), lambda: self._replace(victim, name)),
+            fail_over.KILLED: (victim.kill, lambda: self._replace(victim, name)),
+            fail_over.LEADER_KILLED: (lambda: self._cluster.kill(node), lambda: self._cluster.start(node)),
+            fail_over.LEADER_FROZEN: (lambda: self._cluster.freeze(node), lambda: self._cluster.wake(node)),
+        }
+        strike, restore = faults[kind]
+        found = fail_over.silence([one.address for one in self._servers], strike)
+        restore()
+        self._cluster.wait_until_in_sync()
+        wait_until_settled(self._log, name, len(self._servers))
+        return found
+
+    def _replace(self, victim: ServerProcess, name: str) -> None:
+        self._servers.remove(victim)
+        self._servers.append(self._stack.enter_context(ServerProcess(self._log, self._folder, name)))
 
     def relay(self, records: int) -> dict[str, float]:
         """Processor milliseconds of the servers for a megabyte that is produced, and for one that is fetched, through

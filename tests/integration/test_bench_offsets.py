@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from pathlib import Path
 
 import offsets
 import pytest
-from offsets import report, servers, size
+from offsets import fail_over, report, servers, size
+from offsets.load import TOPIC
 from offsets.speed import OURS, ROWS, Contest, Row, selected
+
+from keylane.broker.process import BrokerProcess
+from keylane.kafka.admin import Admin
 
 QUICK_S = 0.2
 
@@ -63,13 +68,29 @@ def test_offset_servers_are_reported_in_a_table_of_their_own() -> None:
     rows[servers.ROWS[0].name]["contestants"] = {OURS: [run], servers.COORDINATORS: [peer]}
     cost = {"servers": 2, "groups": 1_000, "per_s": 9_000.0, "servers_us": 51.2, "nodes_us": 8.0, "resident_mb": 61.0}
     relay = {"produced_ms_a_mb": 2.5, "fetched_ms_a_mb": 1.5, "load": 1.0}
-    measured = {"rows": rows, "costs": [cost | {"load": 3.0}], "relay": relay}
+    runs = [{"longest_s": seconds, "load": 1.0} for seconds in (0.4, 0.9, 0.5)]
+    fail_overs = {"a server is stopped": {"asked_s": 1.0, "runs": runs}}
+    measured = {"rows": rows, "costs": [cost | {"load": 3.0}], "relay": relay, "fail_overs": fail_overs}
     found = report.markdown({"rows": {}, "shapes": {}, "servers": measured})
     assert list(found) == ["offset servers"]
     text = found["offset servers"]
     assert "| commit, 4 × 100 in flight | 1,000/s | 400/s | 2.50 × | 5 × |  | 3.2; 20.0 ms | 1.0–2.0 |" in text
     assert "| 2 | 1,000 | 9,000/s | 51 µs | 8 µs | 61 MB | 3.0 |" in text
+    assert "| a server is stopped | 0.5 s, at most 0.9 s | 3 | 1 s | 1.0 |" in text
     assert "takes 2.5 ms of their processor time, one that is fetched 1.5 ms (asked: 5 ms; load 1.0)." in text
+
+
+def test_the_silence_of_a_fail_over_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fail_over, "STEADY_S", 0.1)
+    with BrokerProcess(tmp_path / "data") as broker:
+        Admin({"bootstrap.servers": broker.bootstrap}).create_topics({TOPIC: 1})
+
+        def strike() -> None:
+            broker.kill()
+            time.sleep(0.5)
+            broker.start()
+
+        assert 0.5 < fail_over.silence([broker.bootstrap], strike)["longest_s"] < fail_over.GIVEN_UP_S
 
 
 def test_shapes_are_measured(tmp_path: Path) -> None:

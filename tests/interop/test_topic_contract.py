@@ -333,6 +333,7 @@ def test_the_brokers_list_is_appended_to(client: ProtocolClient) -> None:
     name = "log.cleanup.policy"
     try:
         for operation, policy, expected in (
+            (APPEND, "compact", "delete,compact"),
             (SET, "delete", "delete"),
             (APPEND, "compact", "delete,compact"),
             (SUBTRACT, "delete", "compact"),
@@ -344,8 +345,35 @@ def test_the_brokers_list_is_appended_to(client: ProtocolClient) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("log.cleaner.backoff.ms", "20000"),
+        ("max.connections", "500"),
+        ("max.connections.per.ip", "400"),
+        ("max.connections.per.ip.overrides", "127.0.0.9:5"),
+        ("producer.id.expiration.ms", "90000000"),
+    ],
+)
+def test_options_of_the_broker_alone_change_while_it_runs(client: ProtocolClient, name: str, value: str) -> None:
+    (before,) = describe(client, "1", name, kind=BROKER).configs
+    assert not before.read_only
+    try:
+        assert change(client, "1", (name, SET, value), kind=BROKER).error_code == ErrorCode.none
+        until(lambda: value_of(client, "1", name, BROKER), partial(operator.eq, (value, OF_BROKER)))
+        (after,) = describe(client, "1", name, kind=BROKER).configs
+        assert [(one.value, one.source) for one in after.synonyms][:2] == [
+            (value, OF_BROKER), (before.value, before.config_source)
+        ]  # fmt: skip
+    finally:
+        assert change(client, "1", (name, DELETE, None), kind=BROKER).error_code == ErrorCode.none
+    until(lambda: value_of(client, "1", name, BROKER), partial(operator.eq, (before.value, before.config_source)))
+
+
+@pytest.mark.parametrize(
     ("name", "operation", "value", "code"),
     [
+        ("max.connections", SET, "0", ErrorCode.invalid_request),
+        ("max.connections.per.ip.overrides", SET, "127.0.0.9", ErrorCode.invalid_request),
         ("message.max.bytes", SET, "soon", ErrorCode.invalid_request),
         ("log.retention.ms", APPEND, "5", ErrorCode.invalid_config),
         ("log.retention.ms", SET, None, ErrorCode.invalid_request),

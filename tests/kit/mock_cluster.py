@@ -19,6 +19,7 @@ class MockCluster:
     def __init__(self) -> None:
         self._owner = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 3, "log_level": 0})
         self._cluster = _library.rd_kafka_handle_mock_cluster(_handle(self._owner))
+        _library.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, 0)
 
     def __enter__(self) -> Self:
         return self
@@ -58,6 +59,7 @@ def _declare() -> None:
     declarations: dict[str, tuple[Any, list[Any]]] = {
         "rd_kafka_handle_mock_cluster": (pointer, [pointer]),
         "rd_kafka_mock_cluster_bootstraps": (text, [pointer]),
+        "rd_kafka_mock_group_initial_rebalance_delay_ms": (None, [pointer, number]),
         "rd_kafka_mock_topic_create": (ctypes.c_int, [pointer, text, ctypes.c_int, ctypes.c_int]),
         "rd_kafka_mock_partition_set_leader": (ctypes.c_int, [pointer, text, number, number]),
         "rd_kafka_mock_coordinator_set": (ctypes.c_int, [pointer, text, text, number]),

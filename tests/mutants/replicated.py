@@ -93,6 +93,27 @@ MUTANTS = [
         "integration/test_fenced_log_kills.py::test_each_batch_stands_there_once",
     ),
     Mutant(
+        "a leader of the log that hangs is waited for when another one leads",
+        "kafka/fenced_log.py",
+        "self._heard_s > LATE_S and",
+        "self._heard_s > ANSWER_S and",
+        "unit/kafka/test_hung_nodes.py::test_appends_to_a_log_go_on_when_its_leader_hangs",
+    ),
+    Mutant(
+        "servers give up what they lead when their group's coordinator dies",
+        "kafka/log_group.py",
+        "on_lost=self._forfeited",
+        "on_lost=self._revoked",
+        "unit/kafka/test_hung_nodes.py::test_leaders_of_a_log_lead_on_while_their_groups_coordinator_hangs",
+    ),
+    Mutant(
+        "what is led without the group is led on when the group has given it to others",
+        "offset_servers/partitions.py",
+        "            self._soon(self.give_up(kept))",
+        "            pass",
+        "integration/test_offsets_partitions.py::test_what_the_group_says_nothing_of_is_led_until_another_server_takes_it",
+    ),
+    Mutant(
         "a fetch is answered from the table of a leader that may be deposed",
         "broker/handlers/offset_fetch.py",
         "            if confirmed is not None:\n",

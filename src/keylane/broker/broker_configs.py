@@ -1,6 +1,6 @@
 """The broker's options that are changed while it runs, of this broker or of all; kept in a small state file.
 
-Those that can be changed hold for topics without a config of their own. Source: KIP-226.
+Most of those that can be changed hold for topics without a config of their own. Source: KIP-226.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from keylane.broker.config import kafka_name, with_settings
-from keylane.broker.topic_settings import HONOURED, check_value
+from keylane.broker.topic_settings import HONOURED, INT_MAX, TopicSetting, check_value
 from keylane.errors import UsageError
 from keylane.storage.sealed import keep_sealed, read_sealed
 
@@ -23,8 +23,19 @@ if TYPE_CHECKING:
 KIND = "broker-configs"
 ALL = ""
 """Who is meant by a resource without a name."""
-CHANGEABLE = {kafka_name(each.option): each for each in HONOURED.values()}
-"""By the option's name in Kafka, the topic config that it is the default of."""
+OF_THE_BROKER = (
+    TopicSetting(
+        "LONG", "log_cleaner_backoff_ms", "How often it is looked for what to compact.", least=1, most=INT_MAX
+    ),
+    TopicSetting("INT", "max_connections", "A connection above it is closed at once.", least=1, most=INT_MAX),
+    TopicSetting("INT", "max_connections_per_ip", "The same of one address.", most=INT_MAX),
+    TopicSetting("STRING", "max_connections_per_ip_overrides", "The same for named addresses: ADDRESS:COUNT,…"),
+    TopicSetting(
+        "INT", "producer_id_expiration_ms", "How long a producer is known without a batch of it.", least=1, most=INT_MAX
+    ),
+)
+CHANGEABLE = {kafka_name(each.option): each for each in (*HONOURED.values(), *OF_THE_BROKER)}
+"""By the option's name in Kafka: what it is the default of in topics, or what it is itself."""
 
 
 class BrokerConfigs:

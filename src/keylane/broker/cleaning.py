@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Cleaning:
-    """Looks at all topics: for retention every `retention_ms`, for compaction every `compaction_ms`."""
+    """Looks at all topics every `retention_ms` and every `compaction_ms`, as they are then."""
 
     def __init__(
         self,
@@ -29,19 +29,19 @@ class Cleaning:
         executor: Executor,
         clock: Callable[[], int],
         *,
-        retention_ms: int,
-        compaction_ms: int,
+        retention_ms: Callable[[], int],
+        compaction_ms: Callable[[], int],
     ) -> None:
         self._topics = topics
         self._clock = clock
         self._compactor = Compactor(filesystem, executor)
-        self._intervals_s = (retention_ms / 1_000, compaction_ms / 1_000)
+        self._intervals_ms = (retention_ms, compaction_ms)
         self._is_stopping = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        for interval_s, look in zip(self._intervals_s, (self.remove_expired, self.compact), strict=True):
-            self._tasks.append(asyncio.get_running_loop().create_task(self._repeat(interval_s, look)))
+        for interval_ms, look in zip(self._intervals_ms, (self.remove_expired, self.compact), strict=True):
+            self._tasks.append(asyncio.get_running_loop().create_task(self._repeat(interval_ms, look)))
 
     async def stop(self) -> None:
         """Return when no partition is being worked on."""
@@ -49,10 +49,10 @@ class Cleaning:
         self._compactor.stop()
         await asyncio.gather(*self._tasks)
 
-    async def _repeat(self, interval_s: float, look: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, interval_ms: Callable[[], int], look: Callable[[], Awaitable[None]]) -> None:
         while not self._is_stopping.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._is_stopping.wait(), interval_s)
+                await asyncio.wait_for(self._is_stopping.wait(), interval_ms() / 1_000)
                 return
             await look()
 

@@ -23,7 +23,7 @@ from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from keylane.broker.broker_configs import BrokerConfigs
     from keylane.broker.node import Node
@@ -38,7 +38,6 @@ TOPIC_SOURCE, BROKER_SOURCE, ALL_BROKERS_SOURCE, STATIC_BROKER_SOURCE, DEFAULT_S
 """Kafka's ConfigSource."""
 SET, DELETE, APPEND, SUBTRACT = range(4)
 """Of IncrementalAlterConfigs."""
-_LISTS = [name for name, setting in CHANGEABLE.items() if setting.kind == "LIST"]
 _KINDS = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
 _BROKER_KINDS = {bool: "BOOLEAN", int: "LONG", float: "DOUBLE", str: "STRING"}
 
@@ -205,6 +204,10 @@ def text_of(value: Any) -> str:
 
 
 DEFAULTS = BrokerConfig()
+_LISTS = {
+    name: text_of(getattr(DEFAULTS, setting.option)) for name, setting in CHANGEABLE.items() if setting.kind == "LIST"
+}
+"""The broker's options that are lists, with their defaults."""
 
 
 async def alter(request: Any, answer: type, node: Node, changed: Changed, *, is_incremental: bool) -> tuple[Any, ...]:
@@ -292,9 +295,10 @@ def combined(operation: int, items: str, given: str) -> str:
 
 
 def _altered(
-    settings: Mapping[str, str], configs: Any, lists: Collection[str], *, is_incremental: bool
+    settings: Mapping[str, str], configs: Any, lists: Mapping[str, str], *, is_incremental: bool
 ) -> dict[str, str]:
-    """The settings after the changes of a request; only to those of `lists` can be appended."""
+    """The settings after the changes of a request. Only to those of `lists` can be appended: to what is set, or else to
+    the default."""
     altered = dict(settings)
     for each in configs:
         operation = each.config_operation if is_incremental else SET
@@ -306,14 +310,14 @@ def _altered(
                 codes.INVALID_CONFIG, f"Can't append to or subtract from key {each.name} because its type is not LIST."
             )
         refuse_nulls([each])
-        value = each.value if operation == SET else combined(operation, altered.get(each.name, ""), each.value)
-        altered[each.name] = value
+        has = altered.get(each.name, lists.get(each.name, ""))
+        altered[each.name] = each.value if operation == SET else combined(operation, has, each.value)
     return altered
 
 
 async def _change_group(node: Node, name: str, configs: Any, request: Any, *, is_incremental: bool) -> None:
     settings = _altered(
-        node.group_configs.texts(name) if is_incremental else {}, configs, (), is_incremental=is_incremental
+        node.group_configs.texts(name) if is_incremental else {}, configs, {}, is_incremental=is_incremental
     )
     try:
         if request.validate_only:

@@ -69,8 +69,8 @@ class Node:
             filesystem,
             self.executor,
             clock,
-            retention_ms=config.log_retention_check_interval_ms,
-            compaction_ms=config.log_cleaner_backoff_ms,
+            retention_ms=lambda: self.config.log_retention_check_interval_ms,
+            compaction_ms=lambda: self.config.log_cleaner_backoff_ms,
         )
         self.producer_ids = ProducerIds(filesystem, f"{folder.path}/{data_folder.PRODUCER_IDS}", self.executor)
         self.broker_configs = BrokerConfigs(

@@ -81,10 +81,9 @@ class TooManyConnectionsError(PeerError):
 class ConnectionLimits:
     """Counts connections, by the address that they come from."""
 
-    def __init__(self, config: BrokerConfig) -> None:
-        self._most = config.max_connections
-        self._most_of_one = config.max_connections_per_ip
-        self._overrides = config.connection_limits()
+    def __init__(self, config: Callable[[], BrokerConfig]) -> None:
+        """`config` as it is now: limits that are changed hold for those who come then."""
+        self._config = config
         self._counts: Counter[str] = Counter()
         self._total = 0
 
@@ -92,9 +91,10 @@ class ConnectionLimits:
         """One more, also when it is refused: `leave` follows either way. Raises `TooManyConnectionsError`."""
         self._total += 1
         self._counts[host] += 1
-        if self._total > self._most:
-            raise TooManyConnectionsError(f"there are {self._most} connections already (max.connections)")
-        most = self._overrides.get(host, self._most_of_one)
+        config = self._config()
+        if self._total > config.max_connections:
+            raise TooManyConnectionsError(f"there are {config.max_connections} connections already (max.connections)")
+        most = config.connection_limits().get(host, config.max_connections_per_ip)
         if self._counts[host] > most:
             raise TooManyConnectionsError(f"{host} has {most} connections already (max.connections.per.ip)")
 
@@ -391,7 +391,7 @@ class BrokerServer:
         self.node = node
         self.new_relays = new_relays
         self.security = security
-        self.limits = ConnectionLimits(node.config)
+        self.limits = ConnectionLimits(lambda: node.config)
         self.memory = RequestMemory(node.config.queued_max_request_bytes, self._regulate_all)
         self.apis = apis
         self.known = KnownRequests(node, apis)

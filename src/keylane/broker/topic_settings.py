@@ -16,7 +16,7 @@ LONG_MAX = 2**63 - 1
 
 
 class TopicSetting(NamedTuple):
-    """A topic config."""
+    """A topic config; or an option of the broker alone that can be changed while it runs."""
 
     kind: Kind
     option: str
@@ -174,6 +174,8 @@ def check_value(name: str, value: str, wanted: TopicSetting | KeptSetting) -> st
         return ",".join(items)
     if wanted.kind == "LIST":
         return ",".join(policies(value))
+    if wanted.kind == "STRING":
+        return value
     try:
         number = float(value) if wanted.kind == "DOUBLE" else int(value)
     except ValueError:

@@ -44,6 +44,8 @@ AGAIN_S = 0.1
 """Pause before a question is asked again."""
 ANSWER_S = 10.0
 """A connection without the answer that is due for so long is given up; a broker answers after `PRODUCE_MS` at last."""
+LATE_S = 1.0
+"""An append without an answer for so long is asked about: another broker may lead, and a frozen one does not say so."""
 PRODUCE_MS = 5_000
 FETCH_WAIT_MS = 100
 FETCH_BYTES = 4_000_000
@@ -240,6 +242,10 @@ class _Writer(threading.Thread):
         """How many of them went out on this connection."""
         self._heard_s = 0.0
         self._link: Link | None = None
+        self._address: Address | None = None
+        """Of the broker behind it."""
+        self._looked_s = 0.0
+        """When it was last asked whether that one still leads."""
         self._refusal: Refused | None = None
         self._problem = ""
         """What went wrong with the last connection."""
@@ -305,10 +311,12 @@ class _Writer(threading.Thread):
         if link.has_answer(AGAIN_S * 10, self._bell):
             self._heard_s = steady_s()
             self._take(link.receive())
-        elif steady_s() - self._heard_s > ANSWER_S:
+            return
+        self._empty_bell()
+        if steady_s() - self._heard_s > ANSWER_S:
             raise ConnectionError(f"no answer within {ANSWER_S:g} s")
-        else:
-            self._empty_bell()
+        if steady_s() - self._heard_s > LATE_S and self._has_moved():
+            raise ConnectionError("another broker leads now")
 
     def _connect(self) -> Link | None:
         """To the leader; None while nobody knows it. Raises `OSError`."""
@@ -317,8 +325,16 @@ class _Writer(threading.Thread):
             if address not in NOT_NOW:
                 self._refuse(f"the leader of {self._topic}-{self._partition}: {NAMES.get(address, address)}")
             return None
-        self._link = Link(address, self._login, ANSWER_S)
+        self._link, self._address = Link(address, self._login, ANSWER_S), address
         return self._link
+
+    def _has_moved(self) -> bool:
+        """Whether somebody knows another leader than the one that was sent to; asked once in `LATE_S`."""
+        if steady_s() - self._looked_s < LATE_S:
+            return False
+        address = self._client.leader(self._topic, self._partition)
+        self._looked_s = steady_s()
+        return not isinstance(address, int) and address != self._address
 
     def _take(self, answer: bytes) -> None:
         """The answer to the oldest. Raises `PeerError` when it is none, and `OSError` when all is to be sent again."""

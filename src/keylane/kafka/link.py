@@ -61,6 +61,10 @@ class Link:
         finally:
             self._socket.settimeout(timeout_s)
 
+    def wait_at_most(self, timeout_s: float) -> None:
+        """For each part of an answer, from now on."""
+        self._socket.settimeout(timeout_s)
+
     def ask(self, key: int, version: int, body: bytes) -> bytes:
         """Send one request (with header version 1); the body of its answer. Raises `OSError`."""
         self.send(key, version, body)

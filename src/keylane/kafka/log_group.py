@@ -1,7 +1,9 @@
 """`LogGroup`: a process as a member of the group that divides a topic's partitions among those that lead them.
 
 The idea: Kafka's group protocol says who leads what, and sees who is dead. Nothing is fetched, and nothing committed.
-Partitions move one by one (KIP-429), so whoever comes or goes leaves the others' leaders where they are.
+Partitions move one by one (KIP-429), so whoever comes or goes leaves the others' leaders where they are. So does a
+coordinator that dies: members that do not hear of it for a session have lost their membership, and keep what they lead
+until the next one has said who has what. Who is given such a partition meanwhile fences them in the log.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
 from keylane.kafka.faults import client_of, describe, error_of
+from keylane.kafka.settings import MEMBER_DEFAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,8 +32,9 @@ SESSION_MS = 6_000
 class LogGroup:
     """Joins when `start` is called, with a thread of its own, in which it calls back:
 
-    `given` with partitions that are this member's from now on; `taken` with those that are not any more, which others
-    get when it returns; `failed` when the membership ends for good.
+    `given` with all partitions that are this member's from now on, also when they are those of before; `taken` with
+    those that are not any more, which others get when it returns; `lost` with those that others may have already;
+    `failed` when the membership ends for good.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class LogGroup:
         name: str,
         given: Callable[[Sequence[int]], None],
         taken: Callable[[Sequence[int]], None],
+        lost: Callable[[Sequence[int]], None],
         failed: Callable[[str], None],
         session_timeout_ms: int = SESSION_MS,
     ) -> None:
@@ -58,11 +63,14 @@ class LogGroup:
             "log_level": 2,
             "logger": logger,
         }
-        self._consumer = client_of(Consumer, dict(settings) | ours)
+        self._consumer = client_of(Consumer, MEMBER_DEFAULTS | dict(settings) | ours)
         self._topic = topic
         self._given = given
         self._taken = taken
+        self._lost = lost
         self._failed = failed
+        self._held: set[int] = set()
+        """What the group has said is this member's."""
         self._is_closing = threading.Event()
         self._must_rejoin = threading.Event()
         self._thread = threading.Thread(target=self._run, name="keylane-log-group", daemon=True)
@@ -98,17 +106,26 @@ class LogGroup:
 
     def _join(self) -> None:
         self._consumer.subscribe(
-            [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
+            [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._forfeited
         )
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         ours = [TopicPartition(one.topic, one.partition, OFFSET_END) for one in partitions]
         consumer.incremental_assign(ours)
         consumer.pause(ours)
-        if ours:
-            self._given([one.partition for one in ours])
+        self._held.update(one.partition for one in ours)
+        self._given(sorted(self._held))
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         if partitions:
-            self._taken([one.partition for one in partitions])
+            self._taken(self._let_go(partitions))
         consumer.incremental_unassign(partitions)
+
+    def _forfeited(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._lost(self._let_go(partitions))
+        consumer.incremental_unassign(partitions)
+
+    def _let_go(self, partitions: list[TopicPartition]) -> list[int]:
+        numbers = [one.partition for one in partitions]
+        self._held.difference_update(numbers)
+        return numbers

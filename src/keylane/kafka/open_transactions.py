@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 10.0
 """How long one answer is waited for."""
+ANY_S = 3.0
+"""The same of what any broker knows: one that is frozen is passed over, and asked last from then on."""
 
 TAIL_OFFSETS = 64
 """Where the newest record is looked for first: so far before the end."""
@@ -258,12 +260,20 @@ class TransactionsClient:
     def _of_any(self, kind: tuple[int, int], body: bytes, read: Callable[[FieldReader], T]) -> T | int:
         """The first broker that answers, those with a connection before the others."""
         for address in dict.fromkeys((*self._links, *self._servers)):
-            answer = self._ask(address, kind, body, read)
+            answer = self._ask(address, kind, body, read, ANY_S)
             if answer != NO_ANSWER:
                 return answer
+            self._servers.sort(key=address.__eq__)
         return NO_ANSWER
 
-    def _ask(self, address: Address, kind: tuple[int, int], body: bytes, read: Callable[[FieldReader], T]) -> T | int:
+    def _ask(
+        self,
+        address: Address,
+        kind: tuple[int, int],
+        body: bytes,
+        read: Callable[[FieldReader], T],
+        within_s: float = TIMEOUT_S,
+    ) -> T | int:
         is_flexible = kind in api.FLEXIBLE
         try:
             link = self._links.get(address)
@@ -271,7 +281,8 @@ class TransactionsClient:
                 self._drop(address)
                 link = None
             if link is None:
-                link = self._links[address] = Link(address, self._login, TIMEOUT_S)
+                link = self._links[address] = Link(address, self._login, within_s)
+            link.wait_at_most(within_s)
             answer = link.ask(*kind, EMPTY_TAGS + body if is_flexible else body)
         except OSError:
             self._drop(address)

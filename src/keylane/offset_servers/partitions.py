@@ -2,9 +2,10 @@
 or not.
 
 The idea: the group of the log's servers says what is led here (`lead`, `give_up`); the log says whether that is still
-so. A coordinator lives from an empty table to the end of one leadership; then another one takes its place and reads the
-log anew. One that was deposed while the group still has its partition here never leads again by itself: this server
-leaves the group and joins anew, and is given what nobody else has.
+so. While the group says nothing, the log alone does (`keep`). A coordinator lives from an empty table to the end of one
+leadership; then another one takes its place and reads the log anew. One that was deposed while the group still has its
+partition here never leads again by itself: this server leaves the group and joins anew, and is given what nobody else
+has.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from keylane.storage.filesystem import now_ms
 from keylane.storage.shared_sync import Round
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
 
     from keylane.broker.config import BrokerConfig
     from keylane.coordinator.consumer_groups.protocol import Topics
@@ -232,10 +233,17 @@ class Partitions:
         return self._replicas[partition].is_led
 
     def lead(self, partitions: Iterable[int]) -> None:
-        """The group has given these to this server."""
-        for partition in partitions:
-            self._given.add(partition)
+        """The group has given these to this server, and no other ones."""
+        self._given = set(partitions)
+        for partition in self._given:
             self._replicas[partition].lead()
+        if kept := [one for one in self.led() if one not in self._given]:
+            self._soon(self.give_up(kept))
+
+    def keep(self, partitions: Iterable[int]) -> None:
+        """The group may have given these to others, or have no coordinator: they are led until one of the others fences
+        this server, or the group has spoken."""
+        self._given.difference_update(partitions)
 
     async def give_up(self, partitions: Iterable[int]) -> None:
         """The group takes these away; returns when everyone who waits for something of them is answered."""
@@ -258,7 +266,10 @@ class Partitions:
 
     def _deposed(self, replica: Replica) -> None:
         self._shared.appends.note_deposed()
-        task = asyncio.get_running_loop().create_task(self._ask_anew(replica))
+        self._soon(self._ask_anew(replica))
+
+    def _soon(self, what: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(what)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

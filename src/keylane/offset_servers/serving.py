@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from keylane.broker.server import BrokerServer
@@ -107,6 +108,7 @@ class OffsetServer:
             name=member_name(places.advertised),
             given=self._given,
             taken=self._taken,
+            lost=self._lost,
             failed=lambda text: self._call_failed(PeerError(text)),
         )
         host, port = places.advertised
@@ -119,6 +121,8 @@ class OffsetServer:
         # The handlers of groups and offsets ask a node for these alone, and for its config.
         self._node = cast("Node", self)
         self.forwarding = Forwarding(self, self._node, servers)
+        self._moved = asyncio.Event()
+        """The group has said who leads what since somebody looked."""
         self._watching: asyncio.Task[None] | None = None
         self._beating: asyncio.TimerHandle | None = None
         self._trouble: str | None = None
@@ -224,7 +228,9 @@ class OffsetServer:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(WATCH_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._moved.wait(), WATCH_S)
+            self._moved.clear()
             try:
                 self.cluster = await asyncio.to_thread(self._look)
             except PeerError as error:
@@ -269,6 +275,11 @@ class OffsetServer:
 
     def _given(self, partitions: Sequence[int]) -> None:
         self._loop.call_soon_threadsafe(self._partitions.lead, partitions)
+        self._loop.call_soon_threadsafe(self._moved.set)
+
+    def _lost(self, partitions: Sequence[int]) -> None:
+        logger.warning("this server has lost its place in the servers' group: it leads on until another one takes over")
+        self._loop.call_soon_threadsafe(self._partitions.keep, partitions)
 
     def _taken(self, partitions: Sequence[int]) -> None:
         done = asyncio.run_coroutine_threadsafe(self._partitions.give_up(partitions), self._loop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -11,9 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from keylane.coordinator.transactions.transactional_ids import Producer as LogProducer
 from keylane.kafka import exact_transactions
 from keylane.kafka.admin import Admin
 from keylane.kafka.faults import client_of
+from keylane.kafka.fenced_log import ANSWER_S
+from keylane.kafka.log_group import LogGroup
 from keylane.kafka.settings import (
     consumer_settings,
     fetcher_settings,
@@ -21,12 +25,13 @@ from keylane.kafka.settings import (
     producer_settings,
     transactional_settings,
 )
+from kit.log_writer import LogWriter
 from kit.mock_cluster import MockCluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-TOPIC = "t"
+TOPIC, LED = "t", "led"
 SOON_S = 20.0
 """A third of librdkafka's patience."""
 FAIL_OVER_S = 2.0
@@ -122,6 +127,50 @@ def test_questions_go_on_when_the_only_node_that_is_connected_hangs(cluster: Moc
         cluster.start(node)
     cluster.hang(3)
     assert admin.topics() == {TOPIC: 1}
+
+
+def test_appends_to_a_log_go_on_when_its_leader_hangs(cluster: MockCluster) -> None:
+    cluster.coordinate("transaction", TOPIC, 2)
+    with LogWriter(",".join(cluster.servers), TOPIC) as writer:
+        assert isinstance(writer.init(), LogProducer)
+        writer.append(b"first")
+        assert writer.answer() == 0
+        cluster.hang(1)
+        threading.Timer(FAIL_OVER_S, cluster.lead, [TOPIC, 2]).start()
+        began = monotonic()
+        writer.append(b"second")
+        assert isinstance(writer.answer(), int)
+        assert monotonic() - began < ANSWER_S, "it was waited for until nobody would have answered"
+
+
+def test_leaders_of_a_log_lead_on_while_their_groups_coordinator_hangs(cluster: MockCluster) -> None:
+    cluster.create(LED, 3)
+    cluster.coordinate("group", "leaders", 1)
+    told: queue.SimpleQueue[tuple[str, list[int]]] = queue.SimpleQueue()
+
+    def tell(what: str) -> Callable[[Sequence[int]], None]:
+        return lambda partitions: told.put((what, list(partitions)))
+
+    group = LogGroup(
+        {"bootstrap.servers": ",".join(cluster.servers), "log_level": 0},
+        LED,
+        group="leaders",
+        name="a server",
+        failed=lambda text: told.put((text, [])),
+        session_timeout_ms=1_000,
+        given=tell("given"),
+        taken=tell("taken"),
+        lost=tell("lost"),
+    )
+    group.start()
+    everything = [0, 1, 2]
+    assert told.get(timeout=SOON_S) == ("given", everything)
+    cluster.hang(1)
+    assert told.get(timeout=SOON_S) == ("lost", everything)
+    cluster.coordinate("group", "leaders", 2)
+    assert told.get(timeout=SOON_S) == ("given", everything)
+    group.close()
+    assert told.get(timeout=0) == ("taken", everything)
 
 
 def send(producer: Producer, consumer: Consumer) -> None:
