@@ -95,7 +95,9 @@ class ServersContest(Contest):
             self._cluster = stack.enter_context(ApacheCluster())
             self._log = self._cluster.bootstrap
             self._generator = stack.enter_context(jvm.LineProcess([sys.executable, "-m", "offsets.load"]))
-            Admin({"bootstrap.servers": self._log}, timeout_ms=120_000).create_topics({TOPIC: PARTITIONS})
+            Admin({"bootstrap.servers": self._log}, timeout_ms=120_000).create_topics(
+                {TOPIC: PARTITIONS}, replication_factor=len(NODES)
+            )
             self._bootstraps[COORDINATORS] = self._log
             self._stack = stack.pop_all()
         return self
@@ -159,7 +161,7 @@ class ServersContest(Contest):
     def relay(self, records: int) -> dict[str, float]:
         """Processor milliseconds of the servers for a megabyte that is produced, and for one that is fetched, through
         them, by librdkafka."""
-        Admin({"bootstrap.servers": self._log}).create_topics({RELAYED: 1})
+        Admin({"bootstrap.servers": self._log}).create_topics({RELAYED: 1}, replication_factor=len(NODES))
         load = Load(self._bootstraps[OURS], "", RELAYED, RECORD_BYTES, records=records)
         found: dict[str, float] = {"load": os.getloadavg()[0]}
         for what, step in (("produced", produce), ("fetched", fetch)):

@@ -73,6 +73,8 @@ where each would have a round of its own otherwise."""
 CONNECTIONS_THAT_WAIT = 4_096
 """Lanes that start together connect together. Python's own default is 128: the kernel leaves what comes beyond it
 unanswered, and those lanes give up after ten seconds. `net.core.somaxconn` is the kernel's own bound."""
+ACCEPTED_AT_ONCE = 100
+"""Connections that are let in between two rounds of the sockets: each has a thread until it has proved the key."""
 MOST_AT_ONCE = 1 << 16
 """Bytes that are taken from one lane before it is another one's turn."""
 LENGTH, LONG_LENGTH = struct.Struct("!i"), struct.Struct("!Q")
@@ -332,7 +334,9 @@ class DriverSocket:
                 for key, _ in ready.select():
                     source: Any = key.fileobj
                     if source is self._server:
-                        self._accept()
+                        for _ in range(ACCEPTED_AT_ONCE):
+                            if not self._accept():
+                                break
                     elif source is self._woken:
                         self._woken.recv(MOST_AT_ONCE)
                     elif not self._hear(source):
@@ -348,16 +352,18 @@ class DriverSocket:
         for end in ends:
             self._depart(end)
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        """Whether somebody came, and another one may wait."""
         try:
             accepted, peer = self._server.accept()
-        except BlockingIOError:  # it went away
-            return
+        except BlockingIOError:
+            return False
         except OSError as error:  # descriptors ran out, most likely: lanes wait, too, or this would be all that runs
             logger.warning("a lane's connection was not accepted: %r", error)
             time.sleep(ACCEPT_RETRY_S)
-            return
+            return False
         threading.Thread(target=self._admit, args=(accepted, peer), name="keylane-lane-socket", daemon=True).start()
+        return True
 
     def _admit(self, accepted: socket.socket, peer: object) -> None:
         """One thread for each new connection: its end proves the key, and says hello."""

@@ -63,7 +63,9 @@ class Heard:
         """The snapshot that the lane has sent: the one before itself, when nothing is other."""
         values, histograms, changed, size = report
         partitions = self._last.partitions
-        if changed or size != len(partitions):
+        if changed and len(changed) == size:  # a busy lane's: all of them, in their order
+            values["partitions"] = tuple(map(_partition, changed.values()))
+        elif changed or size != len(partitions):
             now = list(partitions[:size])
             for at, one in changed.items():
                 now[at : at + 1] = (_partition(one),)  # the last ones may be new
