@@ -322,6 +322,25 @@ def test_static_members(group: Group) -> None:
     assert group.describe().group_state == "Empty"
 
 
+def test_an_expression_finds_the_brokers_own_topic_of_offsets(group: Group) -> None:
+    """It is there since a group has committed."""
+    row = part(
+        "offset_commit", 2, "OffsetCommitRequestPartition", partition_index=0, committed_offset=1, committed_metadata=""
+    )
+    topic = part("offset_commit", 2, "OffsetCommitRequestTopic", name=group.topics[0], partitions=(row,))
+    said = {"group_id": f"{group.name}-commits", "generation_id_or_member_epoch": -1, "member_id": ""}
+    group.client.ask("offset_commit", 2, **said, retention_time=-1 * MS, topics=(topic,))
+    found = until(lambda: group.topic_id("__consumer_offsets"), lambda found: found is not None)
+    group.ids["__consumer_offsets"] = found
+    warm = (f"{group.name}-x{attempt}" for attempt in itertools.count())
+    given = until(
+        lambda: group.given(group.ask("m", group_id=next(warm), subscribed_topic_regex="__consumer_offset.*")), bool
+    )
+    assert given is not None
+    assert given.keys() == {"__consumer_offsets"}
+    assert given["__consumer_offsets"] == set(range(len(given["__consumer_offsets"])))
+
+
 def test_expressions_follow_the_topics(group: Group) -> None:
     prefix = group.topics[0][:-1]
     joined = group.ask("m1", subscribed_topic_regex=f"{prefix}[abc]")

@@ -14,7 +14,7 @@ from keylane.broker.cleaning import Cleaning
 from keylane.broker.features import TRANSACTION_VERSION, Features
 from keylane.broker.fetch_sessions import FetchSessions
 from keylane.broker.group_configs import GroupConfigs
-from keylane.broker.offsets_topic import OffsetsTopic
+from keylane.broker.offsets_topic import OffsetsTopic, TopicsOfGroups
 from keylane.broker.producer_ids import ProducerIds
 from keylane.broker.share_sessions import ShareSessions
 from keylane.broker.share_settings import share_settings
@@ -92,7 +92,7 @@ class Node:
             ),
             options=config,
             partition_count=self.topics.partition_count,
-            topics=self.topics,
+            topics=TopicsOfGroups(self.topics, lambda: self.offsets_topic),
             group_configs=self.group_configs.of,
             share_settings=lambda group: share_settings(group, self.group_configs, config),
             clock=clock,

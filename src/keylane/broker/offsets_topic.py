@@ -6,10 +6,16 @@ It is listed once it holds something, marked as internal. It can be fetched, but
 from __future__ import annotations
 
 import uuid
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.wire import codes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from keylane.broker.topic_files import Topic
+    from keylane.broker.topics import TopicRegistry
 
 
 class OffsetsView(Protocol):
@@ -47,3 +53,34 @@ class OffsetsTopic:
             return codes.NONE
         is_there = 0 <= partition < self.partition_count
         return codes.NOT_LEADER_OR_FOLLOWER if is_there else codes.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class TopicsOfGroups:
+    """What groups may subscribe to: the topics of the node, and this one, once it is listed."""
+
+    def __init__(self, topics: TopicRegistry, offsets: Callable[[], OffsetsTopic]) -> None:
+        """`offsets` is called once there is one."""
+        self._topics = topics
+        self._offsets = offsets
+        self._is_listed = False
+        """It is so for ever once it is."""
+
+    @property
+    def version(self) -> int:
+        """Another one after each change."""
+        return 2 * self._topics.version + (self._listed() is not None)
+
+    def get(self, name: str) -> OffsetsTopic | Topic | None:
+        return self._listed() if name == OFFSETS_TOPIC else self._topics.get(name)
+
+    def names(self) -> Iterable[str]:
+        return [*self._topics.names(), *([] if self._listed() is None else [OFFSETS_TOPIC])]
+
+    def name_of(self, topic_id: uuid.UUID | None) -> str | None:
+        is_it = topic_id is not None and topic_id == self._offsets().topic_id
+        return OFFSETS_TOPIC if is_it else self._topics.name_of(topic_id)
+
+    def _listed(self) -> OffsetsTopic | None:
+        offsets = self._offsets()
+        self._is_listed = self._is_listed or offsets.is_listed
+        return offsets if self._is_listed else None
