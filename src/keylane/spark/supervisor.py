@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 READY_WITHIN_S = 60.0
 """A query whose lanes start is ready for so long before one runs: executors may have to be started first."""
-LOOK_A_LANE_S = 0.0001
+LOOK_A_LANE_S = 0.00015
 """Between two looks at the lanes, for each of them: a look costs some microseconds a lane, and so never much of a core.
 What lanes say meanwhile is taken at once."""
 START_TOGETHER_S = 2.0
