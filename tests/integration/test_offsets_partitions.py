@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from keylane.errors import DataFolderError
+    from keylane.offset_servers.topic import LogTopic
 
 WAIT_S = 20.0
 PARTITIONS = 4
@@ -31,6 +32,18 @@ def no_failure(error: DataFolderError) -> None:
     raise AssertionError(error)
 
 
+def log_of(broker: BrokerProcess) -> dict[str, object]:
+    return {"bootstrap.servers": broker.bootstrap}
+
+
+def server(name: str, broker: BrokerProcess, topic: LogTopic, asked_anew: list[str]) -> Partitions:
+    """`asked_anew` gets the name of each that asks the group anew."""
+    config = BrokerConfig(offsets_topic_num_partitions=topic.partitions)
+    known = KnownTopics(dict, TOPIC), KnownConfigs(lambda _: {}, config)
+    shared = Shared(log_of(broker), topic, config, name, *known, Appends())
+    return Partitions(shared, lambda: asked_anew.append(name), no_failure)
+
+
 async def until(holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WAIT_S
     while not holds():
@@ -38,20 +51,37 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.02)
 
 
-def test_what_the_group_says_nothing_of_is_led_until_another_server_takes_it(tmp_path: Path) -> None:
-    async def live(bootstrap: str) -> None:
-        log = {"bootstrap.servers": bootstrap}
-        topic = await asyncio.to_thread(prepare, Admin(log), TOPIC, PARTITIONS, is_replicated=False)
-        config = BrokerConfig(offsets_topic_num_partitions=topic.partitions)
+def test_what_the_group_gives_back_while_it_is_given_up_is_led(tmp_path: Path) -> None:
+    """Commits that are under way are waited for, for as long as a broker of the log may be away."""
+
+    async def live(broker: BrokerProcess) -> None:
+        topic = await asyncio.to_thread(prepare, Admin(log_of(broker)), TOPIC, PARTITIONS, is_replicated=False)
         asked_anew: list[str] = []
+        one = server("one", broker, topic, asked_anew)
+        one.lead([0, 1])
+        await until(lambda: one.led() == [0, 1] and not one.loading())
+        broker.pause()
+        confirmed = one.coordinator(1).confirm(GROUP)
+        assert confirmed is not None
+        given_up = asyncio.create_task(one.give_up([1]))
+        await asyncio.sleep(0)
+        one.lead([0, 1])
+        assert not given_up.done(), "it waits for its append"
+        broker.resume()
+        await given_up
+        await until(lambda: one.led() == [0, 1] and not one.loading())
+        await one.close()
+        assert asked_anew == []
 
-        def server(name: str) -> Partitions:
-            known = KnownTopics(dict, TOPIC), KnownConfigs(lambda _: {}, config)
-            return Partitions(
-                Shared(log, topic, config, name, *known, Appends()), lambda: asked_anew.append(name), no_failure
-            )
+    with BrokerProcess(tmp_path / "data") as broker:
+        asyncio.run(live(broker))
 
-        one, other = server("one"), server("other")
+
+def test_what_the_group_says_nothing_of_is_led_until_another_server_takes_it(tmp_path: Path) -> None:
+    async def live(broker: BrokerProcess) -> None:
+        topic = await asyncio.to_thread(prepare, Admin(log_of(broker)), TOPIC, PARTITIONS, is_replicated=False)
+        asked_anew: list[str] = []
+        one, other = (server(name, broker, topic, asked_anew) for name in ("one", "other"))
         one.lead([0, 1, 2])
         await until(lambda: one.led() == [0, 1, 2] and not one.loading())
         one.keep([0, 1, 2])
@@ -69,4 +99,4 @@ def test_what_the_group_says_nothing_of_is_led_until_another_server_takes_it(tmp
         assert asked_anew == [], "the group had not said that partition 1 is led here"
 
     with BrokerProcess(tmp_path / "data") as broker:
-        asyncio.run(live(broker.bootstrap))
+        asyncio.run(live(broker))

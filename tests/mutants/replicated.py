@@ -107,6 +107,13 @@ MUTANTS = [
         "unit/kafka/test_hung_nodes.py::test_leaders_of_a_log_lead_on_while_their_groups_coordinator_hangs",
     ),
     Mutant(
+        "what the group gives back while it is given up is led by nobody",
+        "offset_servers/partitions.py",
+        "            if one.partition in self._given:",
+        "            if False:",
+        "integration/test_offsets_partitions.py::test_what_the_group_gives_back_while_it_is_given_up_is_led",
+    ),
+    Mutant(
         "what is led without the group is led on when the group has given it to others",
         "offset_servers/partitions.py",
         "            self._soon(self.give_up(kept))",

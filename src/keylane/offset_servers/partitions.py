@@ -246,10 +246,14 @@ class Partitions:
         self._given.difference_update(partitions)
 
     async def give_up(self, partitions: Iterable[int]) -> None:
-        """The group takes these away; returns when everyone who waits for something of them is answered."""
+        """The group takes these away; returns when everyone who waits for something of them is answered. That can take
+        longer than the group waits: what it gives back meanwhile is led then."""
         taken = [self._replicas[partition] for partition in partitions]
         self._given.difference_update(one.partition for one in taken)
         await asyncio.gather(*(self._follow_again(one) for one in taken))
+        for one in taken:
+            if one.partition in self._given:
+                self._replicas[one.partition].lead()
 
     async def close(self) -> None:
         self._is_closed = True
@@ -276,6 +280,8 @@ class Partitions:
     async def _ask_anew(self, replica: Replica) -> None:
         await replica.close()
         await asyncio.sleep(AGAIN_S)
+        if self._replicas[replica.partition] is not replica:
+            return  # the group has taken it away meanwhile
         await self._follow_again(replica)
         if replica.partition in self._given and not self._is_closed:
             logger.warning("offsets partition %d was refused by the log: asking the group anew", replica.partition)
