@@ -48,7 +48,7 @@ LATE_S = 1.0
 """An append without an answer for so long is asked about: another broker may lead, and a frozen one does not say so."""
 PRODUCE_MS = 5_000
 FETCH_WAIT_MS = 100
-FETCH_BYTES = 4_000_000
+FETCH_BYTES = 262_144
 IN_FLIGHT = 5
 """Batches without an answer: a broker remembers five of a producer."""
 TRANSACTION_MS = 60_000
