@@ -332,13 +332,10 @@ def test_an_expression_finds_the_brokers_own_topic_of_offsets(group: Group) -> N
     group.client.ask("offset_commit", 2, **said, retention_time=-1 * MS, topics=(topic,))
     found = until(lambda: group.topic_id("__consumer_offsets"), lambda found: found is not None)
     group.ids["__consumer_offsets"] = found
-    warm = (f"{group.name}-x{attempt}" for attempt in itertools.count())
-    given = until(
-        lambda: group.given(group.ask("m", group_id=next(warm), subscribed_topic_regex="__consumer_offset.*")), bool
-    )
-    assert given is not None
-    assert given.keys() == {"__consumer_offsets"}
-    assert given["__consumer_offsets"] == set(range(len(given["__consumer_offsets"])))
+    joined = group.ask("m1", subscribed_topic_regex="__consumer_offset.*")
+    has = until(lambda: group.settle(joined), lambda has: bool(has["m1"]))
+    assert has["m1"].keys() == {"__consumer_offsets"}
+    assert has["m1"]["__consumer_offsets"] == set(range(len(has["m1"]["__consumer_offsets"])))
 
 
 def test_expressions_follow_the_topics(group: Group) -> None:
