@@ -95,8 +95,7 @@ def of_servers(folder: Path, options: argparse.Namespace, found: report.Found) -
                     measured["relay"] = contest.relay(servers.RELAYED_RECORDS)
                 if fails:
                     measured["fail_overs"] = {kind.name: {"asked_s": kind.asked_s, "runs": []} for kind in KINDS}
-                for _ in range(repeat if fails else 0):
-                    for kind in KINDS:
+                    for kind in KINDS * repeat:
                         run = contest.fail_over(kind, "bench")
                         measured["fail_overs"][kind.name]["runs"].append(run)
                         print(f"{kind.name}: {run}", flush=True)

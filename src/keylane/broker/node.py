@@ -14,7 +14,7 @@ from keylane.broker.cleaning import Cleaning
 from keylane.broker.features import TRANSACTION_VERSION, Features
 from keylane.broker.fetch_sessions import FetchSessions
 from keylane.broker.group_configs import GroupConfigs
-from keylane.broker.offsets_topic import OffsetsTopic, TopicsOfGroups
+from keylane.broker.offsets_topic import AllTopics, OffsetsTopic
 from keylane.broker.producer_ids import ProducerIds
 from keylane.broker.share_sessions import ShareSessions
 from keylane.broker.share_settings import share_settings
@@ -80,6 +80,7 @@ class Node:
             filesystem, f"{folder.path}/{data_folder.GROUP_CONFIGS}", self.executor, config
         )
         self.features = Features(filesystem, f"{folder.path}/{data_folder.FEATURES}", self.executor)
+        self._all_topics = AllTopics(self.topics, lambda: self.offsets_topic)
         # One thread of its own: no commit waits for a sync of some topic's log.
         self._journal_executor = ThreadPoolExecutor(1, thread_name_prefix="keylane-journal")
         self.coordinator = Coordinator(
@@ -92,7 +93,7 @@ class Node:
             ),
             options=config,
             partition_count=self.topics.partition_count,
-            topics=TopicsOfGroups(self.topics, lambda: self.offsets_topic),
+            topics=self._all_topics,
             group_configs=self.group_configs.of,
             share_settings=lambda group: share_settings(group, self.group_configs, config),
             clock=clock,
@@ -159,14 +160,11 @@ class Node:
 
     def topic_name(self, topic_id: uuid.UUID | None) -> str | None:
         """The name of the topic that has this id; None when no topic has it (any more). Source: KIP-516."""
-        if topic_id == self.offsets_topic.topic_id:
-            return self.offsets_topic.name
-        return self.topics.name_of(topic_id)
+        return self._all_topics.name_of(topic_id)
 
     def topic_names(self) -> list[str]:
         """Of all topics that clients are told of."""
-        offsets = [self.offsets_topic.name] if self.offsets_topic.is_listed else []
-        return [*self.topics.names(), *offsets]
+        return self._all_topics.names()
 
     def partition_count(self, name: str) -> int | None:
         """The partitions of the topic that has this name now; None when there is none."""

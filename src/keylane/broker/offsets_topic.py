@@ -12,7 +12,7 @@ from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.wire import codes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from keylane.broker.topic_files import Topic
     from keylane.broker.topics import TopicRegistry
@@ -55,8 +55,9 @@ class OffsetsTopic:
         return codes.NOT_LEADER_OR_FOLLOWER if is_there else codes.UNKNOWN_TOPIC_OR_PARTITION
 
 
-class TopicsOfGroups:
-    """What groups may subscribe to: the topics of the node, and this one, once it is listed."""
+class AllTopics:
+    """The topics that clients are told of and that groups may subscribe to: those of the node, and this one, once it is
+    listed."""
 
     def __init__(self, topics: TopicRegistry, offsets: Callable[[], OffsetsTopic]) -> None:
         """`offsets` is called once there is one."""
@@ -73,7 +74,7 @@ class TopicsOfGroups:
     def get(self, name: str) -> OffsetsTopic | Topic | None:
         return self._listed() if name == OFFSETS_TOPIC else self._topics.get(name)
 
-    def names(self) -> Iterable[str]:
+    def names(self) -> list[str]:
         return [*self._topics.names(), *([] if self._listed() is None else [OFFSETS_TOPIC])]
 
     def name_of(self, topic_id: uuid.UUID | None) -> str | None:
