@@ -413,6 +413,33 @@ def test_a_record_is_shown_skipped_parked_and_replayed(
     assert len(stage.read(stage.topic)) == 34, "no copy"
 
 
+def test_no_button_of_a_record_moves_under_the_pointer(
+    page: Page, served: Served, stage: Stage, handler: Handler
+) -> None:
+    """A dialog grows when the record comes: a click at that moment went beside its button."""
+    assert handler.offsets
+    see(page, served, f"group/{stage.group}")
+    unlock(page)
+    dialog = page.get_by_role("dialog")
+    waiting: list[Any] = []
+    page.route("**/api/record*", lambda route: waiting.append(route))
+    page.get_by_role("group", name="Commands").get_by_role("button", name="Record", exact=True).click()
+    dialog.get_by_label("Record", exact=True).fill(f"{stage.topic}:0@12")
+    dialog.get_by_role("button", name="Show", exact=True).click()
+    buttons = [
+        dialog.get_by_role("button", name=name) for name in ("Replay…", "Skip…", "Park…", "Show key, value and headers")
+    ]
+    buttons[0].wait_for()
+    assert all(button.is_disabled() for button in buttons)
+    while not waiting:
+        page.wait_for_timeout(20)
+    waiting.pop().continue_()
+    dialog.get_by_text(f'"record": "{stage.topic}:0@12"').wait_for()
+    assert all(button.is_enabled() for button in buttons)
+    buttons[0].click()
+    dialog.get_by_role("button", name="Dry run").wait_for()
+
+
 def go_to(page: Page, label: str, most: int = 60) -> None:
     """By Tab, until what has the focus is called so."""
     for _ in range(most):

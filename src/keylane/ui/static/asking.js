@@ -1,6 +1,6 @@
 // What is asked of the server once, and the token that acting takes: this tab keeps it, and sends it to this page alone.
 
-import { el } from "./dom.js";
+import { el, say } from "./dom.js";
 
 const KEPT = "keylane.token";
 const listeners = new Set();
@@ -64,8 +64,31 @@ export function openDialog(title, ...content) {
   const form = el("form", { method: "dialog" }, el("h2", { id: "dialog-title", text: title }), ...content, problem);
   dialog.replaceChildren(form);
   if (!dialog.open) dialog.showModal();
-  else form.querySelector("input, select, button")?.focus(); // what had the focus is gone
+  else form.querySelector("input, select, [tabindex], button")?.focus(); // what had the focus is gone
   return { form, problem, close: () => dialog.close() };
+}
+
+/** A dialog that shows an answer, and by the token the `payload` as well; `acts` are buttons. None can be pressed before the answer is there: the dialog grows then. */
+export async function openAnswer(title, answer, payload, acts = []) {
+  const shown = el("pre", { tabindex: "0", text: "…" });
+  const open = el("button", { type: "button", text: "Show key, value and headers", hidden: !about.acts, onclick: async () => (unlocked() ? (open.hidden = await show(payload)) : askForToken()) });
+  const buttons = [...acts, open];
+  const box = openDialog(title, shown, el("div", { class: "ends" }, ...buttons, el("button", { text: "Close" })));
+  /** Whether there was an answer. */
+  async function show(how) {
+    buttons.forEach((button) => (button.disabled = true));
+    try {
+      say(shown, JSON.stringify(await how(), null, 2));
+      say(box.problem, "");
+      return true;
+    } catch (raised) {
+      say(box.problem, raised.message);
+      return false;
+    } finally {
+      buttons.forEach((button) => (button.disabled = false));
+    }
+  }
+  await show(answer);
 }
 
 export const field = (label, input) => el("label", { class: "field" }, el("span", { text: label }), input);

@@ -1,6 +1,6 @@
 // Dead letters: a list, one of them, its payload when it is asked for, and the way back.
 
-import { about, act, ask, askForToken, field, openDialog, unlocked } from "./asking.js";
+import { about, act, ask, askForToken, field, openAnswer, unlocked } from "./asking.js";
 import { momentOf, openPurge, openRedrive, text } from "./acting.js";
 import { count, el, say } from "./dom.js";
 import { Table } from "./tables.js";
@@ -79,24 +79,7 @@ function drawLetter(td, row) {
   button.onclick = () => openLetter(row.letter);
 }
 
-async function openLetter(letter) {
+function openLetter(letter) {
   const [, topic, partition, offset] = /^(.+):(\d+)@(\d+)$/.exec(letter);
-  const shown = el("pre", { tabindex: "0", text: "…" });
-  const open = el("button", { type: "button", text: "Show key, value and headers", hidden: !about.acts, onclick: () => payload() });
-  const box = openDialog(letter, shown, el("div", { class: "ends" }, open, el("button", { text: "Close" })));
-  const show = (report) => say(shown, JSON.stringify(report, null, 2));
-  async function payload() {
-    if (!unlocked()) return askForToken();
-    try {
-      show(await act("/api/payload", { topic, partition: Number(partition), offset: Number(offset) }));
-      open.hidden = true;
-    } catch (raised) {
-      say(box.problem, raised.message);
-    }
-  }
-  try {
-    show(await ask("/api/letter", { topic, partition, offset }));
-  } catch (raised) {
-    say(box.problem, raised.message);
-  }
+  return openAnswer(letter, () => ask("/api/letter", { topic, partition, offset }), () => act("/api/payload", { topic, partition: Number(partition), offset: Number(offset) }));
 }

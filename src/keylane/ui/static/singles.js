@@ -1,8 +1,8 @@
 // Single keys and single records of a group: what members do with them, where a record stands, and what it is.
 
-import { about, act, ask, askForToken, field, openDialog, unlocked } from "./asking.js";
+import { about, act, ask, askForToken, field, openAnswer, openDialog, unlocked } from "./asking.js";
 import { number, openOrder, select, text, value } from "./acting.js";
-import { el, say } from "./dom.js";
+import { el } from "./dom.js";
 
 const KEYED = [["hold-key", "hold: none starts"], ["limit-key", "limit: so many start a second"], ["skip-key", "skip: complete without being processed"], ["release-key", "release: take the rule back"]];
 
@@ -56,24 +56,8 @@ export function openNamed(group, dlq) {
 }
 
 /** Shows where a record stands, and what can be done with it. */
-export async function openRecord(group, record, dlq) {
-  const shown = el("pre", { tabindex: "0", text: "…" });
-  const open = el("button", { type: "button", text: "Show key, value and headers", hidden: !about.acts, onclick: () => look(payload) });
+export function openRecord(group, record, dlq) {
   const acts = Object.entries(SINGLE).map(([verb, [title]]) => el("button", { type: "button", text: `${title}…`, hidden: !about.acts, onclick: () => openSingle(group, verb, record, dlq) }));
-  const box = openDialog(record, shown, el("div", { class: "ends" }, ...acts, open, el("button", { text: "Close" })));
-  const payload = async () => {
-    if (!unlocked()) return askForToken();
-    const report = await act("/api/record", { group, record });
-    open.hidden = true;
-    return report;
-  };
-  async function look(how) {
-    try {
-      const report = await how();
-      if (report !== undefined) say(shown, JSON.stringify(report.records[0], null, 2));
-    } catch (raised) {
-      say(box.problem, raised.message);
-    }
-  }
-  await look(() => ask("/api/record", { group, record }));
+  const first = (report) => report.records[0];
+  return openAnswer(record, () => ask("/api/record", { group, record }).then(first), () => act("/api/record", { group, record }).then(first), acts);
 }
