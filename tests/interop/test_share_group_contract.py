@@ -40,7 +40,7 @@ DEADLINE_S = 30.0
 LOCK_MS = 1_000
 until = functools.partial(protocol.until, within_s=DEADLINE_S)
 MS = datetime.timedelta(milliseconds=1)
-NONE, UNKNOWN_TOPIC_OR_PARTITION = 0, 3
+UNKNOWN_SERVER_ERROR, NONE, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID = -1, 0, 3, 100
 INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID, INVALID_CONFIG, INVALID_REQUEST = 23, 25, 40, 42
 NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, FENCED_MEMBER_EPOCH = 68, 69, 110
 INVALID_RECORD_STATE, SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH = 121, 122, 123
@@ -187,7 +187,7 @@ class Group:
             assignments=(), configs=(),
         )  # fmt: skip
         client.ask("create_topics", 7, topics=(wanted,), timeout=10_000 * MS, validate_only=False)
-        self.topic_id = until(self._topic_id, lambda found: found is not None)
+        self.topic_id: uuid.UUID | None = until(self._topic_id, lambda found: found is not None)
         self.configure("share.auto.offset.reset", "earliest")
         until(lambda: self.ask("nobody", epoch=5).error_code, lambda code: code == GROUP_ID_NOT_FOUND)
 
@@ -552,6 +552,23 @@ def test_sessions(group: Group) -> None:
     assert member.told((0, 0, [ACCEPT])) == NONE
 
 
+@pytest.mark.parametrize("topic_id", [pytest.param(None, id="zeros"), uuid.UUID(int=7)])
+def test_a_topic_that_is_not_there(group: Group, topic_id: uuid.UUID | None) -> None:
+    """Zeros, which are None here, are an id as well. Apache Kafka answers a fetch with UNKNOWN_SERVER_ERROR."""
+    group.produce(1)
+    member = group.member()
+    member.take([(0, 0, 1)])
+    group.topic_id, there = topic_id, group.topic_id
+    (topic,) = member.acknowledge((0, 0, [ACCEPT])).responses
+    assert (topic.topic_id, topic.partitions[0].error_code) == (topic_id, UNKNOWN_TOPIC_ID)
+    answer = member.fetch((0, 0, [ACCEPT]))
+    if answer.error_code != UNKNOWN_SERVER_ERROR:
+        (row,) = [topic.partitions[0] for topic in answer.responses if topic.topic_id == topic_id]
+        assert (row.error_code, row.acknowledge_error_code) == (UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_ID)
+        group.topic_id = there
+        assert member.told((0, 0, [ACCEPT])) == NONE
+
+
 def test_a_fetch_that_renews_takes_no_more(group: Group) -> None:
     group.produce(2)
     member = group.member()
@@ -768,6 +785,7 @@ def test_what_is_written(group: Group, bootstrap: str) -> None:
         assert encode(group.name, record) == raw, record
     placed = topics[-1][0].value
     assert isinstance(placed, Topics)
+    assert group.topic_id is not None
     assert placed.by_id == {group.topic_id: PlacedTopic(group.topic, frozenset({0}))}
     if "__share_group_state" in topic_names(bootstrap):
         states = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keylane.broker.share_sessions import Member
+from keylane.broker.topics import NO_TOPIC_ID
 from keylane.coordinator.share_groups.partition import RENEW, Acknowledgement
 from keylane.coordinator.share_groups.records import Place
 from keylane.wire import codes
@@ -31,7 +32,7 @@ def member_of(request: Entity) -> Member | None:
 def said_in(topics: Entity) -> Said:
     """By partition, in the order of the request."""
     return {
-        (topic.topic_id, one.partition_index): [
+        (topic.topic_id or NO_TOPIC_ID, one.partition_index): [
             Acknowledgement(batch.first_offset, batch.last_offset, tuple(batch.acknowledge_types))
             for batch in one.acknowledgement_batches
         ]

@@ -150,12 +150,13 @@ class ShareFetch:
     async def _look(self, partition: Partition) -> _Free | int:
         """An error code, or NONE where nothing may be given now."""
         place = Place(self._member.group, *partition)
+        if (error := self._share.check(place)) != codes.NONE:
+            return error
         log = self._log(partition)
         if log is None or log.is_closed:
             return codes.UNKNOWN_TOPIC_OR_PARTITION
-        error = self._share.check(place)
         try:
-            if error == codes.NONE and self._share.partition(place) is None:
+            if self._share.partition(place) is None:
                 error = await self._share.begin(place, await self._start(log))
         except StorageError as failure:
             error = failure.code

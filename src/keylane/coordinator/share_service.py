@@ -190,6 +190,8 @@ class ShareService:
         group = self.groups.by_id.get(place.group)
         if group is None:
             return codes.GROUP_ID_NOT_FOUND
+        if self._topics.name_of(place.topic_id) is None:
+            return codes.UNKNOWN_TOPIC_ID
         is_there = group.has_place(place.topic_id, place.partition)
         return codes.NONE if is_there else codes.UNKNOWN_TOPIC_OR_PARTITION
 

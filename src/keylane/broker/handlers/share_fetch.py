@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from keylane.broker.share_acknowledgements import acknowledge, may_not_renew, member_of, said_in
 from keylane.broker.share_reads import NOTHING, Shared, ShareFetch, ShareRequest
 from keylane.broker.share_sessions import CLOSING
+from keylane.broker.topics import NO_TOPIC_ID
 from keylane.wire import codes
 from keylane.wire.primitives import (
     EMPTY_TAGS,
@@ -53,8 +54,12 @@ async def handle(request: Entity, header: RequestHeader, node: Node) -> list[byt
     if error != codes.NONE or share is None or member is None:
         return encode({}, {}, 0, error)
     said = said_in(request.topics)
-    named = [(topic.topic_id, one.partition_index) for topic in request.topics for one in topic.partitions]
-    forgotten = [(topic.topic_id, one) for topic in request.forgotten_topics_data for one in topic.partitions]
+    named = [
+        (topic.topic_id or NO_TOPIC_ID, one.partition_index) for topic in request.topics for one in topic.partitions
+    ]
+    forgotten = [
+        (topic.topic_id or NO_TOPIC_ID, one) for topic in request.forgotten_topics_data for one in topic.partitions
+    ]
     epoch = request.share_session_epoch
     error = sessions.fetch(member, epoch, named, forgotten, header.session, acknowledges=bool(said))
     if error != codes.NONE:
