@@ -464,14 +464,16 @@ def test_anyone_may_do_everything_with_topics_and_the_cluster(
 
 
 @pytest.mark.parametrize("wanted", [False, True])
-@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("version", range(3))
 def test_anyone_may_do_everything_with_the_cluster(client: ProtocolClient, version: int, wanted: bool) -> None:
     for endpoint in (1, 2):
         answer = ask(
-            client, "describe_cluster", version, include_cluster_authorized_operations=wanted, endpoint_type=endpoint
-        )
+            client, "describe_cluster", version, include_cluster_authorized_operations=wanted, endpoint_type=endpoint,
+            include_fenced_brokers=True,
+        )  # fmt: skip
         is_known = answer.error_code == ErrorCode.none
         assert is_known is (endpoint == 1 or version == 0)
+        assert [getattr(one, "is_fenced", False) for one in answer.brokers] == [False] * is_known
         assert answer.cluster_authorized_operations == (ON_THE_CLUSTER if wanted and is_known else NOT_ASKED)
 
 
@@ -488,3 +490,68 @@ def test_anyone_may_do_everything_with_groups(client: ProtocolClient, version: i
         lambda groups: groups[0].error_code == ErrorCode.none,
     )
     assert (answer.group_state, answer.authorized_operations) == ("Dead", ON_GROUPS if wanted else NOT_ASKED)
+
+
+# --- FindCoordinator, DescribeGroups ---
+
+SHARE_KEY = "g:AAAAAAAAAAAAAAAAAAAABw:0"
+
+
+@pytest.mark.parametrize("version", [4, 5, 6])
+def test_who_coordinates_a_partition_of_a_share_group(client: ProtocolClient, version: int) -> None:
+    def errors(*keys: str) -> list[int]:
+        found = client.ask("find_coordinator", version, key_type=2, coordinator_keys=keys).coordinators
+        assert [one.key for one in found] == [*keys]
+        assert all(
+            (one.node_id, one.port > 0) == ((NODE, True) if one.error_code == 0 else (-1, False)) for one in found
+        )
+        return [int(one.error_code) for one in found]
+
+    refused = ErrorCode.invalid_request
+    if version < 6:
+        assert errors(SHARE_KEY) == [refused]
+        return
+    until(lambda: errors(SHARE_KEY), lambda found: found == [0])
+    assert errors(f"a:{SHARE_KEY}", "g:AAAAAAAAAAAAAAAAAAAABw:-1") == [0, 0]
+    wrong = ["", "g", "g:0", "g:x:0", "g:AAAAAAAAAAAAAAAAAAAABw:x", "g:AAAAAAAAAAAAAAAAAAAABw:", SHARE_KEY[1:]]
+    assert errors(*wrong) == [refused] * len(wrong)
+
+
+def test_a_group_that_is_not_there_is_an_error_from_version_6_on(client: ProtocolClient) -> None:
+    consumers, shared = f"admin-{next(NUMBERS)}", f"admin-{next(NUMBERS)}"
+    topic, _ = create(client)
+    until(
+        lambda: client.ask("find_coordinator", 4, key_type=0, coordinator_keys=("any",)).coordinators[0].error_code,
+        lambda code: code == ErrorCode.none,
+    )
+    until(
+        lambda: client.ask(
+            "consumer_group_heartbeat", 1, group_id=consumers, member_id="a", member_epoch=0, instance_id=None,
+            rack_id=None, rebalance_timeout=MINUTE, subscribed_topic_names=(topic,), subscribed_topic_regex=None,
+            server_assignor=None, topic_partitions=(),
+        ).error_code,
+        lambda code: code == ErrorCode.none,
+    )  # fmt: skip
+    until(
+        lambda: client.ask(
+            "share_group_heartbeat", 1, group_id=shared, member_id="a", member_epoch=0, rack_id=None,
+            subscribed_topic_names=(topic,),
+        ).error_code,
+        lambda code: code == ErrorCode.none,
+    )  # fmt: skip
+
+    def described(version: int, group: str) -> tuple[int, str | None, str]:
+        (row,) = client.ask("describe_groups", version, groups=(group,), include_authorized_operations=True).groups
+        assert not row.members
+        if row.error_code:
+            assert row.authorized_operations == NOT_ASKED
+        return int(row.error_code), getattr(row, "error_message", None), row.group_state
+
+    until(lambda: described(5, "nobody")[0], lambda code: code == 0)
+    for group, why in (
+        ("nobody", "not found"),
+        (consumers, "is not a classic group"),
+        (shared, "is not a classic group"),
+    ):
+        assert described(5, group) == (0, None, "Dead")
+        assert described(6, group) == (ErrorCode.group_id_not_found, f"Group {group} {why}.", "Dead")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime
 import itertools
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from keylane.coordinator.formats import partition_for
-from kit.protocol import until
+from kit.protocol import ask, until
 from kit.transaction_requests import (
     Tx,
     client_list_offsets,
@@ -25,6 +26,11 @@ from kit.transaction_requests import (
 
 if TYPE_CHECKING:
     from kit.protocol import ProtocolClient
+
+
+ANY_TRANSACTION = {
+    "state_filters": (), "producer_id_filters": (), "duration_filter": -1, "transactional_id_pattern": None
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -231,7 +237,31 @@ def test_transactions_are_described_and_listed(client: ProtocolClient, topic: st
     assert (listed(), listed("Ongoing", "Empty"), listed("Empty")) == ([tx.name], [tx.name], [])
     tx.finish()
     assert tx.described() == (ErrorCode.none, "CompleteCommit", tx.id, 0, [])
-    answer = client.ask("list_transactions", 0, state_filters=("Sleeping",), producer_id_filters=())
-    assert answer.unknown_state_filters == ("Sleeping",)
+    for version in range(3):
+        answer = ask(client, "list_transactions", version, **ANY_TRANSACTION | {"state_filters": ("Sleeping",)})
+        assert (answer.error_code, answer.unknown_state_filters) == (ErrorCode.none, ("Sleeping",))
     (nobody,) = client.ask("describe_transactions", 0, transactional_ids=("nobody",)).transaction_states
     assert nobody.error_code == ErrorCode.transactional_id_not_found
+
+
+def test_transactions_are_listed_by_age_and_by_expression(client: ProtocolClient, topic: str) -> None:
+    begun, idle = Tx(client).start(), Tx(client).start()
+    begun.begin(topic, 0)
+    both = begun.name, idle.name
+
+    def listed(version: int, **values: Any) -> tuple[ErrorCode, set[str]]:
+        """Of these two."""
+        answer = ask(client, "list_transactions", version, **ANY_TRANSACTION | values)
+        return answer.error_code, {row.transactional_id for row in answer.transaction_states} & {*both}
+
+    for version in (1, 2):
+        assert listed(version, duration_filter=-5) == (ErrorCode.none, {*both})
+        until(partial(listed, version, duration_filter=1), lambda found: found[1] == {*both})
+        assert listed(version, duration_filter=900_000) == (ErrorCode.none, {idle.name}), "which never began"
+    for pattern, names in (
+        ("", {*both}), (begun.name, {begun.name}), (begun.name[:-1], set()), ("|".join(both), {*both}),
+        (f"{idle.name[:-1]}[{idle.name[-1]}]", {idle.name}),
+    ):  # fmt: skip
+        assert listed(2, transactional_id_pattern=pattern) == (ErrorCode.none, names), pattern
+    assert listed(2, transactional_id_pattern="(") == (ErrorCode.invalid_regular_expression, set())
+    begun.finish()

@@ -158,4 +158,25 @@ MUTANTS = [
         "{**settings.get(self.own, {}), **settings.get(ALL, {})}",
         "unit/broker/test_broker_config.py::test_what_is_changed_while_it_runs_outlives_it_and_a_brokers_own_wins",
     ),
+    Mutant(
+        "transactions are listed whatever their age",
+        "broker/handlers/list_transactions.py",
+        "now_ms - found.started_ms > least_ms",
+        "True",
+        "interop/test_transaction_contract.py::test_transactions_are_listed_by_age_and_by_expression[keylane]",
+    ),
+    Mutant(
+        "a group that is not there is Dead without an error in every version",
+        "broker/handlers/describe_groups.py",
+        "tells and is_known and group.absent is not None",
+        "False",
+        f"{ADMIN}::test_a_group_that_is_not_there_is_an_error_from_version_6_on[keylane]",
+    ),
+    Mutant(
+        "any text is a partition of a share group",
+        "broker/handlers/find_coordinator.py",
+        "    return bool(group) and is_id\n",
+        "    return True\n",
+        f"{ADMIN}::test_who_coordinates_a_partition_of_a_share_group[keylane-6]",
+    ),
 ]

@@ -310,7 +310,7 @@ MUTANTS = [
     ),
     Mutant(
         "an expression matches a part of a name",
-        "coordinator/consumer_groups/group.py",
+        "coordinator/patterns.py",
         "re2.compile(pattern, options).fullmatch",
         "re2.compile(pattern, options).search",
         "unit/coordinator/consumer_groups/test_consumer_group.py::test_an_expression_matches_whole_names",

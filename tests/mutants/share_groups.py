@@ -237,4 +237,18 @@ MUTANTS = [
         "return error\n",
         "interop/test_share_group_contract.py::test_a_group_that_is_not_there_is_begun_where_somebody_says[keylane]",
     ),
+    Mutant(
+        "a topic id of zeros ends the connection",
+        "broker/share_acknowledgements.py",
+        "(topic.topic_id or NO_TOPIC_ID, one.partition_index): [",
+        "(topic.topic_id, one.partition_index): [",
+        f"{CONTRACT}::test_a_topic_that_is_not_there[keylane-zeros]",
+    ),
+    Mutant(
+        "a topic that is gone is a partition that is not there",
+        SERVICE,
+        "            return codes.UNKNOWN_TOPIC_ID\n",
+        "            return codes.UNKNOWN_TOPIC_OR_PARTITION\n",
+        f"{CONTRACT}::test_a_topic_that_is_not_there[keylane-zeros]",
+    ),
 ]

@@ -30,8 +30,10 @@ node. There are no ACLs (SECURITY_DISABLED) and no quotas.
 
 Not offered, on purpose: 71 and 72 (clients that see them probe them).
 
-Not there: SCRAM credentials by request (50, 51: users are made with `keylane broker users`), and the state of share
-groups by request (83 to 87: brokers of Apache Kafka ask each other for it).
+Not there are requests that nodes send to each other: markers of transactions (27), changes of nodes (64, 80, 81), and
+the state of share groups (83 to 87). Not there are delegation tokens (38 to 41), two-phase commits (KIP-939), and SCRAM
+credentials by request (50, 51); `keylane broker users` makes users. Groups of the streams protocol (88, 89) are not
+there; Kafka Streams uses the classic one by default.
 
 Fetch sessions (KIP-227) are kept as in Apache Kafka: at most `max.incremental.fetch.session.cache.slots` (1,000; 0 for
 none), in memory. One that was not used for two minutes goes for a new one, and one that is older than that for a new

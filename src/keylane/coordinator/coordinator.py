@@ -559,8 +559,14 @@ class Coordinator:
         )
 
     def describe(self, group: str) -> tuple[int, GroupDescription]:
-        has_offsets = group in self._offsets.store and group not in self._consumer_groups.by_id
-        return self._refusal(group), self._groups.describe(group, has_offsets=has_offsets)
+        """A group of the classic protocol."""
+        is_newer = group in self._consumer_groups.by_id or self._is_shared(group)
+        has_offsets = group in self._offsets.store and not is_newer
+        found = self._groups.describe(group, has_offsets=has_offsets)
+        if found.state == State.DEAD.value:
+            why = "is not a classic group" if is_newer else "not found"
+            found = found._replace(absent=f"Group {group} {why}.")
+        return self._refusal(group), found
 
     def list_groups(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> tuple[int, Sequence[ListedGroup]]:
         """All groups, or those in one of these states and of one of these types (case does not matter)."""

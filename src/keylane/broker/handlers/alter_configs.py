@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 API_KEY = 33
 MIN_VERSION = 0
 MAX_VERSION = 2
-LACKS = "the broker's options that are no defaults of topics (INVALID_REQUEST); __consumer_offsets"
+LACKS = "options of the broker that are given at its start alone (INVALID_REQUEST); __consumer_offsets"
 
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:

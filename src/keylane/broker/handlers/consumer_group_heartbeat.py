@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 API_KEY = 68
 MIN_VERSION = 0
 MAX_VERSION = 1
-LACKS = "__consumer_offsets among the topics that members subscribe to"
+LACKS = "nothing"
 
 OWN_ID_VERSION = 1
 _MILLISECOND = datetime.timedelta(milliseconds=1)

@@ -1,6 +1,7 @@
-"""DescribeCluster (60), versions 0-1: the broker, which is all of the cluster (KIP-700).
+"""DescribeCluster (60), versions 0-2: the broker, which is all of the cluster (KIP-700).
 
-v1: endpoint type; there are brokers (1) and no controllers of their own (2).
+v1: endpoint type; there are brokers (1) and no controllers of their own (2); v2: brokers that are fenced, and there
+are none (KIP-1073).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 API_KEY = 60
 MIN_VERSION = 0
-MAX_VERSION = 1
+MAX_VERSION = 2
 LACKS = "controllers as endpoints (UNSUPPORTED_ENDPOINT_TYPE)"
 
 BROKERS = 1
@@ -41,7 +42,7 @@ def answer(
     asked = getattr(request, "endpoint_type", BROKERS)
     is_known = asked == BROKERS
     brokers = tuple(
-        module.DescribeClusterBroker(broker_id=node_id, host=host, port=port, rack=None)
+        entity(module.DescribeClusterBroker, broker_id=node_id, host=host, port=port, rack=None, is_fenced=False)
         for node_id, host, port in nodes
     )
     return entity(

@@ -1,6 +1,7 @@
-"""DescribeGroups (15), versions 0-5: a group's state, protocol and members.
+"""DescribeGroups (15), versions 0-6: a group's state, protocol and members.
 
-v3: authorized operations; v4: group instance ids; v5: flexible. A group that is not known is Dead, without an error.
+v3: authorized operations; v4: group instance ids; v5: flexible; v6: a group that is not known is an error (KIP-1043),
+and before it is Dead, without one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 API_KEY = 15
 MIN_VERSION = 0
-MAX_VERSION = 5
+MAX_VERSION = 6
+NOT_FOUND_VERSION = 6
+"""The first in which an unknown group is an error."""
 LACKS = "nothing"
 HAS_LARGE_ANSWERS = True
 
@@ -28,13 +31,18 @@ HAS_LARGE_ANSWERS = True
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     module = response_module("describe_groups", header.api_version)
     operations = ON_GROUPS if getattr(request, "include_authorized_operations", False) else NOT_ASKED
-    groups = tuple(_describe(group, node, module, operations) for group in request.groups)
+    tells = header.api_version >= NOT_FOUND_VERSION
+    groups = tuple(_describe(group, node, module, operations, tells=tells) for group in request.groups)
     return entity(module.DescribeGroupsResponse, throttle_time=datetime.timedelta(0), groups=groups)
 
 
-def _describe(group_id: str, node: Node, module: Any, operations: int) -> Any:
+def _describe(group_id: str, node: Node, module: Any, operations: int, *, tells: bool) -> Any:
+    """Of a group that is not known `tells` says whether that is an error."""
     error, group = node.coordinator.describe(group_id)
     is_known = error == codes.NONE
+    is_absent = tells and is_known and group.absent is not None
+    if is_absent:
+        error = codes.GROUP_ID_NOT_FOUND
     members = tuple(
         entity(
             module.DescribedGroupMember,
@@ -50,10 +58,11 @@ def _describe(group_id: str, node: Node, module: Any, operations: int) -> Any:
     return entity(
         module.DescribedGroup,
         error_code=ErrorCode(error),
+        error_message=group.absent if is_absent else None,
         group_id=group_id,
         group_state=group.state if is_known else "",
         protocol_type=group.protocol_type,
         protocol_data=group.protocol,
         members=members if is_known else (),
-        authorized_operations=operations if is_known else NOT_ASKED,
+        authorized_operations=operations if error == codes.NONE else NOT_ASKED,
     )

@@ -1,10 +1,13 @@
-"""FindCoordinator (10), versions 0-4: who coordinates a group: this node, or nobody that it knows of.
+"""FindCoordinator (10), versions 0-6: who coordinates a group: this node, or nobody that it knows of.
 
-v1: key types, error messages; v3: flexible; v4: many keys (KIP-699).
+v1: key types, error messages; v3: flexible; v4: many keys (KIP-699); v5: errors of transactions (KIP-890); v6:
+partitions of share groups (KIP-932).
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,11 +25,15 @@ if TYPE_CHECKING:
 
 API_KEY = 10
 MIN_VERSION = 0
-MAX_VERSION = 4
-LACKS = "coordinators of share groups' partitions (INVALID_REQUEST), which brokers ask each other for"
+MAX_VERSION = 6
+LACKS = "nothing"
 
 GROUP = 0
 TRANSACTION = 1
+SHARE = 2
+SHARE_VERSION = 6
+"""The first that knows it."""
+UUID_BYTES = 16
 
 
 class Found(NamedTuple):
@@ -41,7 +48,7 @@ class Found(NamedTuple):
 
 async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
     def find(key: str, key_type: int) -> Found:
-        error, message = _check(key, key_type, node)
+        error, message = _check(key, key_type, header.api_version, node)
         return Found(error, message) if error else Found(error, message, node.node_id, node.host, node.port)
 
     return answer(request, header, find)
@@ -72,14 +79,32 @@ def _values(key: str, found: Found) -> dict[str, Any]:
     }
 
 
-def _check(key: str, key_type: int, node: Node) -> tuple[int, str | None]:
+def _check(key: str, key_type: int, version: int, node: Node) -> tuple[int, str | None]:
     if key_type == TRANSACTION:
         return codes.NONE, None
+    if key_type == SHARE and version >= SHARE_VERSION:
+        if not is_share_key(key):
+            return codes.INVALID_REQUEST, f"key {key!r}: a partition of a share group is group:topic id:partition"
+        return codes.NONE, None
     if key_type != GROUP:
-        return codes.INVALID_REQUEST, f"key type {key_type}: groups (0) and transactions (1) have a coordinator here"
+        return codes.INVALID_REQUEST, (
+            f"key type {key_type} in version {version}: groups (0), transactions (1) and, from version {SHARE_VERSION} "
+            f"on, partitions of share groups ({SHARE}) have a coordinator"
+        )
     if not node.coordinator.owns(key):
         return codes.COORDINATOR_NOT_AVAILABLE, (
             f"group {key!r}: this node does not own its offsets partition (keylane.owned.offsets.partitions)"
         )
     # An empty group id has a coordinator too: simple consumers of old clients use it.
     return codes.NONE, None
+
+
+def is_share_key(key: str) -> bool:
+    """Whether it is `group:topic id:partition`; a group's id may have colons."""
+    group, topic_id, partition = ["", "", *key.rsplit(":", 2)][-3:]
+    try:
+        int(partition)
+        is_id = len(base64.b64decode(f"{topic_id}==", altchars=b"-_", validate=True)) == UUID_BYTES
+    except (ValueError, binascii.Error):
+        return False
+    return bool(group) and is_id

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 API_KEY = 44
 MIN_VERSION = 0
 MAX_VERSION = 1
-LACKS = "the broker's options that are no defaults of topics (INVALID_REQUEST); __consumer_offsets"
+LACKS = "options of the broker that are given at its start alone (INVALID_REQUEST); __consumer_offsets"
 
 _NAMES = ("SET", "DELETE", "APPEND", "SUBTRACT")
 

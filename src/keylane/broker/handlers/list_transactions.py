@@ -1,13 +1,19 @@
-"""ListTransactions (66), version 0: every transactional id, or those in one of these states or of these producers
-(KIP-664)."""
+"""ListTransactions (66), versions 0-2: every transactional id, or those in one of these states or of these producers
+(KIP-664).
+
+v1: those that have been open for longer than so many milliseconds (KIP-994), and those that never were; v2: those that
+an expression matches as a whole (KIP-1152).
+"""
 
 from __future__ import annotations
 
 import datetime
+import time
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from keylane.coordinator.patterns import PatternError, matcher
 from keylane.coordinator.transactions.states import State
 from keylane.wire import codes
 from keylane.wire.versions import response_module
@@ -18,8 +24,8 @@ if TYPE_CHECKING:
 
 API_KEY = 66
 MIN_VERSION = 0
-MAX_VERSION = 0
-LACKS = "filters by duration and by pattern (versions 1 and 2)"
+MAX_VERSION = 2
+LACKS = "nothing"
 
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
@@ -27,17 +33,28 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     known = {state.title for state in State}
     wanted = set(request.state_filters)
     producers = set(request.producer_id_filters)
+    least_ms, pattern = getattr(request, "duration_filter", -1), getattr(request, "transactional_id_pattern", None)
     transactions = node.coordinator.transactions
+    error = transactions.refusal
+    matches = None
+    try:
+        matches = matcher(pattern) if pattern else None
+    except PatternError:
+        error = codes.INVALID_REGULAR_EXPRESSION
+    now_ms = time.time_ns() // 1_000_000
     rows = [
         module.TransactionState(
             transactional_id=name, producer_id=found.producer_id, transaction_state=found.state.title
         )
         for name, found in transactions.ids
-        if (not wanted or found.state.title in wanted) and (not producers or found.producer_id in producers)
+        if (not wanted or found.state.title in wanted)
+        and (not producers or found.producer_id in producers)
+        and (least_ms < 0 or now_ms - found.started_ms > least_ms)
+        and (matches is None or matches(name))
     ]
     return module.ListTransactionsResponse(
         throttle_time=datetime.timedelta(0),
-        error_code=ErrorCode(transactions.refusal),
+        error_code=ErrorCode(error),
         unknown_state_filters=tuple(sorted(wanted - known)),
-        transaction_states=() if transactions.refusal != codes.NONE else tuple(rows),
+        transaction_states=() if error != codes.NONE else tuple(rows),
     )

@@ -57,6 +57,7 @@ from keylane.coordinator.consumer_groups.records import (
 )
 from keylane.coordinator.formats import RecordFormatError
 from keylane.coordinator.groups.protocol import UNKNOWN_MEMBER_ID, JoinAnswer, Left, SyncAnswer
+from keylane.coordinator.patterns import PatternError, matcher
 from keylane.wire import codes
 
 if TYPE_CHECKING:
@@ -714,21 +715,14 @@ def _said_in_join(
 
 
 def _matcher(pattern: str) -> Callable[[str], object]:
-    """What is None for a name that the expression does not match as a whole. By RE2, as Kafka's brokers do with RE2/J:
-    a client's expression takes time by the length of names alone, where Python's own can take exponentially long.
-    Raises `RefusedError`."""
-    import re2  # a broker is ready sooner, and few groups have expressions
-
-    options = re2.Options()
-    options.log_errors = False
+    """What a member's expression matches. Raises `RefusedError`."""
     try:
-        matches: Callable[[str], object] = re2.compile(pattern, options).fullmatch
-    except re2.error as error:
+        return matcher(pattern)
+    except PatternError as error:
         raise RefusedError(
             codes.INVALID_REGULAR_EXPRESSION,
-            f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {error.args[0].decode()}.",
+            f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {error}.",
         ) from error
-    return matches
 
 
 def _partitions(current: Current) -> list[tuple[uuid.UUID, int]]:

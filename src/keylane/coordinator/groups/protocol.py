@@ -115,3 +115,5 @@ class GroupDescription(NamedTuple):
     protocol_type: str
     protocol: str
     members: tuple[MemberDescription, ...]
+    absent: str | None = None
+    """Of one that is Dead, since it is not there: why."""
