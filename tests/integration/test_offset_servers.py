@@ -27,9 +27,11 @@ from keylane.kafka.fenced_log import FencedLog
 from keylane.kafka.group_times import ask_group_times
 from keylane.kafka.link import Link
 from keylane.kafka.login import Login
+from keylane.offset_servers.members import GROUP as SERVERS
 from keylane.offset_servers.nodes import node_at, pair
 from keylane.offset_servers.topic import TOPIC
 from keylane.storage.filesystem import now_ms
+from keylane.testing import EmbeddedBroker
 from keylane.wire.versions import request_type
 from kit.either_broker import either_broker
 from kit.offset_client import KIP_848
@@ -37,6 +39,7 @@ from kit.offset_fail_over import fail_over, in_python
 from kit.offset_histories import History, running, verdict, wait_for_commits
 from kit.offset_servers import OffsetServer, OffsetServers, pace
 from kit.protocol import ProtocolClient, decode_answer
+from kit.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -568,3 +571,17 @@ def test_a_start_that_is_refused_says_why(one: OffsetServers, arguments: tuple[s
     assert ran.returncode == 2, ran.stderr
     assert said in ran.stderr
     assert ran.stderr.count("\n") == 1
+
+
+def test_a_server_joins_when_it_has_read_the_log(tmp_path: Path) -> None:
+    """A member is given partitions at once, and groups would wait while it read them."""
+    with EmbeddedBroker() as log, OffsetServers(log.bootstrap_servers, tmp_path, 1, *OPTIONS) as servers:
+        servers.settled()
+        admin = Admin({"bootstrap.servers": log.bootstrap_servers})
+        fault = log.fault("Fetch", times=None, error="NOT_LEADER_OR_FOLLOWER")
+        second = servers.add()
+        until(lambda: fault.met > 30, "it has asked for what the log has")
+        assert len(admin.describe_group(SERVERS).members) == 1
+        fault.remove()
+        assert all(servers.settled().values())
+        assert second.address in servers.settled()

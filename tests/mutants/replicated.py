@@ -316,4 +316,25 @@ MUTANTS = [
         "decode_request(frame, self._host,",
         "integration/test_offset_servers.py::test_any_server_answers_any_request",
     ),
+    Mutant(
+        "a server joins before it has read the log",
+        "offset_servers/serving.py",
+        "        await self._partitions.are_read()\n",
+        "",
+        "integration/test_offset_servers.py::test_a_server_joins_when_it_has_read_the_log",
+    ),
+    Mutant(
+        "a long log is read in one turn",
+        _JOURNAL,
+        "if size >= TURN_BYTES or is_loaded:",
+        "if is_loaded:",
+        f"{_UNIT}::test_a_long_log_is_read_in_turns",
+    ),
+    Mutant(
+        "of many batches the first commit of a partition counts",
+        "coordinator/journal/batch_replay.py",
+        "                    newest[key] = log_offset, value\n",
+        "                    newest.setdefault(key, (log_offset, value))\n",
+        "property/coordinator/journal/test_replay.py::test_many_batches_at_once_are_what_they_are_one_by_one",
+    ),
 ]

@@ -48,7 +48,7 @@ LATE_S = 1.0
 """An append without an answer for so long is asked about: another broker may lead, and a frozen one does not say so."""
 PRODUCE_MS = 5_000
 FETCH_WAIT_MS = 100
-FETCH_BYTES = 262_144
+FETCH_BYTES = 1_000_000
 IN_FLIGHT = 5
 """Batches without an answer: a broker remembers five of a producer."""
 TRANSACTION_MS = 60_000
@@ -91,6 +91,11 @@ def steady_s() -> float:
 class LogClient(TransactionsClient):
     """Asks the leader of any partition. Thread safety: one thread at a time."""
 
+    def __init__(self, settings: Mapping[str, object]) -> None:
+        super().__init__(settings)
+        self._read_from: dict[tuple[str, int], Address] = {}
+        """The leaders that fetches have found; each until it refuses one, or gives no answer."""
+
     def leader(self, topic: str, partition: int) -> Address | int:
         """Host and port, or an error code."""
         brokers = self._brokers(topic)
@@ -103,11 +108,13 @@ class LogClient(TransactionsClient):
 
     def fetch(self, topic: str, partition: int, offset: int) -> api.Fetched | int:
         """From an offset on, or from where the log begins; or an error code."""
-        address = self.leader(topic, partition)
+        address = self._read_from.pop((topic, partition), None) or self.leader(topic, partition)
         if isinstance(address, int):
             return address
         body = log_api.fetch(topic, partition, offset, FETCH_WAIT_MS, FETCH_BYTES)
         found = self._ask(address, log_api.FETCH, body, api.read_fetched)
+        if not isinstance(found, int) and found.error == codes.NONE:
+            self._read_from[topic, partition] = address
         if isinstance(found, int) or found.error != codes.OFFSET_OUT_OF_RANGE:
             return found
         body = log_api.list_offset(topic, partition, api.EARLIEST)

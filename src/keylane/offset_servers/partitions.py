@@ -127,6 +127,8 @@ class Replica:
         self._failed = failed
         self._is_closing = False
         self._leading: asyncio.Task[None] | None = None
+        self.is_read = asyncio.Event()
+        """The table has had all of the log once, or the log cannot be read now."""
         loop = asyncio.get_running_loop()
 
         def call(told: Callable[[], None]) -> None:
@@ -141,7 +143,14 @@ class Replica:
             host = Host(shared.server, clock, steady_ms, lambda: Round(loop), loop.call_soon, self._alarm)
             follower = Follower(topic.delete_retention_ms, steady_ms())
             self._journal = LogJournal(
-                shared.appends.metered(log), partition, image, follower, options, host, self._is_deposed
+                shared.appends.metered(log),
+                partition,
+                image,
+                follower,
+                options,
+                host,
+                self._is_deposed,
+                on_read=self.is_read.set,
             )
             return self._journal
 
@@ -191,6 +200,7 @@ class Replica:
             logger.info("offsets partition %d is led here", self.partition)
 
     def _is_deposed(self) -> None:
+        self.is_read.set()
         if not self._is_closing:
             self._deposed(self)
 
@@ -211,7 +221,7 @@ class Partitions:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._replicas = [self._new(partition) for partition in range(shared.topic.partitions)]
-        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+        self._timer = asyncio.get_running_loop().call_later(0, self._look)
 
     def __len__(self) -> int:
         return len(self._replicas)
@@ -231,6 +241,10 @@ class Partitions:
     def is_led(self, partition: int) -> bool:
         """Whether this one is."""
         return self._replicas[partition].is_led
+
+    async def are_read(self) -> None:
+        """Each table has had all of its log once, or its log cannot be read now."""
+        await asyncio.gather(*(one.is_read.wait() for one in self._replicas))
 
     def lead(self, partitions: Iterable[int]) -> None:
         """The group has given these to this server, and no other ones."""
@@ -292,3 +306,4 @@ class Partitions:
         await replica.close()
         if self._replicas[replica.partition] is replica and not self._is_closed:
             self._replicas[replica.partition] = self._new(replica.partition)
+            self._replicas[replica.partition].look()

@@ -123,6 +123,7 @@ class OffsetServer:
         self.forwarding = Forwarding(self, self._node, servers)
         self._moved = asyncio.Event()
         """The group has said who leads what since somebody looked."""
+        self._joining: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._beating: asyncio.TimerHandle | None = None
         self._trouble: str | None = None
@@ -147,7 +148,7 @@ class OffsetServer:
         return None if found == self._places.advertised else found
 
     async def start(self) -> None:
-        """Listen, and join the others. Raises `UsageError` and `PeerError`."""
+        """Listen, and join the others as soon as the log is read. Raises `UsageError` and `PeerError`."""
         self._beat()
         self.cluster = await asyncio.to_thread(self._look)
         offered = await asyncio.to_thread(self._offered, list(self.cluster.brokers.values()))
@@ -164,8 +165,13 @@ class OffsetServer:
         await self._open(None)
         for broker in self.cluster.brokers:
             await self._open(broker)
-        self._group.start()
+        self._joining = self._loop.create_task(self._join())
         self._watching = self._loop.create_task(self._watch())
+
+    async def _join(self) -> None:
+        """A member is given partitions at once: groups would wait for one that had not read them."""
+        await self._partitions.are_read()
+        self._group.start()
 
     def _beat(self) -> None:
         self.forwarding.beat()
@@ -173,7 +179,7 @@ class OffsetServer:
 
     async def stop(self) -> None:
         """Hand over what is led here, answer what is under way, and end."""
-        for one in (self._watching, self._beating):
+        for one in (self._joining, self._watching, self._beating):
             if one is not None:
                 one.cancel()
         await asyncio.to_thread(self._group.close)

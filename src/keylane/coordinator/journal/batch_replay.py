@@ -39,7 +39,7 @@ from keylane.wire.control import is_commit
 from keylane.wire.primitives import read_varint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from keylane.coordinator.journal.image import Image
 
@@ -110,6 +110,17 @@ def _unpacked(batch: bytes) -> bytes:
     return b"".join((batch[:CRC_START], b"\0\0", batch[_ATTRIBUTES + 1 : HEADER_SIZE], body))
 
 
+def _begins_with_run(plain: bytes) -> bool:
+    """Whether its first records are commits of many partitions of a topic, which are read as columns. Raises
+    `RecordFormatError`."""
+    base_offset, count = _base_and_count(plain)
+    try:
+        run = decode_run(plain, HEADER_SIZE, count) if count >= SHORT_RUN else None
+    except IndexError:
+        raise RecordFormatError(f"the records of the batch at offset {base_offset} end too early") from None
+    return run is not None and len(run.partitions) >= SHORT_RUN
+
+
 def _base_and_count(batch: bytes) -> tuple[int, int]:
     fields = HEADER.unpack_from(batch)
     return fields[0], fields[12]
@@ -135,6 +146,36 @@ class Replayer:
         at, done = self._replay_runs(plain)
         self._replay_each(partition, batch, plain, at, done)
 
+    def replay_newest(self, partition: int, batches: Iterable[bytes]) -> None:
+        """Some that follow each other, as `replay` would one by one, in a quarter of the time where commits are of few
+        partitions: of each the last one alone goes into the table. Raises `RecordFormatError`."""
+        newest: dict[bytes, tuple[int, bytes | None]] = {}
+        for batch in batches:
+            plain = b"" if batch[_ATTRIBUTES] & ~CODEC_MASK else _unpacked(batch)
+            if not plain or _begins_with_run(plain):
+                self._put_newest(newest)
+                self.replay(partition, batch)
+                continue
+            others: list[tuple[int, bytes, bytes | None]] = []
+            for log_offset, key, value in records_of(plain):
+                if key.startswith(_OFFSET_KEY):
+                    newest[key] = log_offset, value
+                else:
+                    self._put_newest(newest)
+                    self._replay_other(log_offset, key, value)
+                    others.append((log_offset, key, value))
+            if others:
+                self._image.note(partition, read_header(batch).max_timestamp, others, batch)
+        self._put_newest(newest)
+
+    def _put_newest(self, newest: dict[bytes, tuple[int, bytes | None]]) -> None:
+        for key, (log_offset, value) in newest.items():
+            if value is None:
+                self._replay_other(log_offset, key, value)
+            else:
+                self._put(key, value, log_offset)
+        newest.clear()
+
     def _replay_runs(self, batch: bytes) -> tuple[int, int]:
         """Commits of many partitions, a column at a time; where the first record is that is left, and its number."""
         base_offset, count = _base_and_count(batch)
@@ -154,28 +195,26 @@ class Replayer:
         return at, done
 
     def _replay_each(self, partition: int, batch: bytes, plain: bytes, at: int, done: int) -> None:
-        put, put_plain, unpack_key, unpack_value = (
-            self._store.put,
-            self._store.put_plain,
-            _I32.unpack,
-            _PLAIN_VALUE.unpack,
-        )
         others: list[tuple[int, bytes, bytes | None]] = []
         for log_offset, key, value in records_of(plain, at, done):
             if value is None or not key.startswith(_OFFSET_KEY):
                 self._replay_other(log_offset, key, value)
                 others.append((log_offset, key, value))
                 continue
-            names = self._prefixes.get(key[:-4]) or self._names_of(key[:-4])
-            (index,) = unpack_key(key[-4:])
-            if len(value) == _PLAIN_VALUE.size and value.startswith(_OFFSET_VALUE):
-                # The usual value, without metadata, by hand; all others by the book.
-                _, offset, leader_epoch, _, timestamp = unpack_value(value)
-                put_plain(*names, index, offset, leader_epoch, timestamp, log_offset)
-            else:
-                put(*names, index, decode_offset_value(value), log_offset)
+            self._put(key, value, log_offset)
         if others:
             self._image.note(partition, read_header(batch).max_timestamp, others, batch)
+
+    def _put(self, key: bytes, value: bytes, log_offset: int) -> None:
+        """One committed offset."""
+        names = self._prefixes.get(key[:-4]) or self._names_of(key[:-4])
+        (index,) = _I32.unpack(key[-4:])
+        if len(value) == _PLAIN_VALUE.size and value.startswith(_OFFSET_VALUE):
+            # The usual value, without metadata, by hand; all others by the book.
+            _, offset, leader_epoch, _, timestamp = _PLAIN_VALUE.unpack(value)
+            self._store.put_plain(*names, index, offset, leader_epoch, timestamp, log_offset)
+        else:
+            self._store.put(*names, index, decode_offset_value(value), log_offset)
 
     def _replay_transactional(self, partition: int, batch: bytes) -> None:
         """Offsets of an open transaction, or its end."""

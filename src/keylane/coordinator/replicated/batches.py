@@ -25,7 +25,6 @@ from keylane.wire.primitives import read_varint, varint
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from keylane.coordinator.journal.batch_replay import Replayer
     from keylane.coordinator.replicated.leadership import Batch
 
 NOTE_KEY = (27_500).to_bytes(2, "big") + b"note"
@@ -89,15 +88,15 @@ def read(data: bytes, position: int) -> Iterator[tuple[Place, bytes]]:
         yield Place(header.base_offset, header.next_offset, producer), data[at : at + header.length]
 
 
-def replay(replayer: Replayer, partition: int, batch: bytes) -> None:
-    """Bring a batch into a table. Raises `RecordFormatError`, and `BatchError` for damage."""
+def as_written(batch: bytes) -> bytes | None:
+    """A batch of the log as a server wrote it; None for one with nothing in it. Raises `BatchError` for damage."""
     header = read_header(batch)
     if header.record_count == 0 or header.is_control:
-        return  # compaction left nothing in it, or it is the end of a transaction that nobody of ours began
+        return None  # compaction left nothing in it, or it is the end of a transaction that nobody of ours began
     if header.attributes & _REWRITTEN or header.base_timestamp != header.max_timestamp:
         # A broker that compacts, or stamps records with its own time, writes other time deltas than we do.
         rows = decode_records(batch)
         body = b"".join(encode_record(one.offset - header.base_offset, one.key or b"", one.value) for one in rows)
         records = Records(body, len(rows), header.max_timestamp)
-        batch = b"".join(encode_batch(records, header.base_offset, header.last_offset_delta))
-    replayer.replay(partition, batch)
+        return b"".join(encode_batch(records, header.base_offset, header.last_offset_delta))
+    return batch

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from keylane.coordinator.formats import RecordFormatError
 from keylane.coordinator.journal.batch_replay import Replayer
 from keylane.coordinator.journal.journal import BatchTooLargeError
-from keylane.coordinator.replicated.batches import encode, read, replay
+from keylane.coordinator.replicated.batches import as_written, encode, read
 from keylane.coordinator.replicated.leadership import (
     Batch,
     Entry,
@@ -34,13 +34,13 @@ from keylane.wire import codes
 from keylane.wire.batches import HEADER_SIZE, BatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from keylane.coordinator.formats import Records
     from keylane.coordinator.journal.image import Image
     from keylane.coordinator.journal.journal import Done
     from keylane.coordinator.options import CoordinatorOptions
-    from keylane.coordinator.replicated.follower import Follower
+    from keylane.coordinator.replicated.follower import Follower, Place
     from keylane.coordinator.transactions.transactional_ids import Producer
     from keylane.storage.shared_sync import Round
 
@@ -48,6 +48,10 @@ logger = logging.getLogger("keylane.coordinator")
 
 READING = (Role.STANDBY, Role.LOADING)
 """Roles in which the table comes from the log; a leader's comes from what it appends."""
+
+
+TURN_BYTES = 262_144
+"""Of the log that one turn of the event loop brings into the table: whoever waits has a turn in between."""
 
 
 class Refused(NamedTuple):
@@ -117,14 +121,17 @@ class LogJournal:
         host: Host,
         on_deposed: Callable[[], None] | None = None,
         limits: Limits | None = None,
+        on_read: Callable[[], None] | None = None,
     ) -> None:
-        """`on_deposed` is called once, when all that was under way has been told."""
+        """`on_deposed` is called once, when all that was under way has been told; `on_read` once, when the table has
+        all that the log had."""
         self._log = log
         self._partition = partition
         self._image = image
         self._replayer = Replayer(image)
         self._host = host
         self._on_deposed = on_deposed
+        self._on_read = on_read
         self._max_batch_bytes = options.message_max_bytes
         self._codec = options.offsets_topic_compression_codec
         limits = limits or Limits(options.message_max_bytes - HEADER_SIZE)
@@ -182,32 +189,61 @@ class LogJournal:
         if isinstance(answer, Refused):
             self._depose(answer.reason)
             return
-        follower = self._leadership.follower
+        follower, data = self._leadership.follower, answer.data
         if follower.has_missed_tombstones(self._host.steady_ms()):
             logger.info("offsets partition %d: it was not read for too long; it is loaded anew", self._partition)
             self._image.clear()
             follower.begin_again(self._host.steady_ms())
-        else:
-            try:
-                self._take(answer.data)
-            except (BatchError, RecordFormatError) as error:
-                self._depose(f"its log cannot be read: {error}", error)
-                return
-            if follower.position >= answer.end:
-                follower.reached_end(asked_ms)
-        if self.role is Role.LOADING or (self.role is Role.STANDBY and follower.position < answer.end):
+            data = b""
+        self._is_reading = True
+        self._take_on(read(data, follower.position), asked_ms, answer.end)
+
+    def _take_on(self, rest: Iterator[tuple[Place, bytes]], asked_ms: int, end: int) -> None:
+        """A turn's worth of what was read; the rest in the next turn."""
+        if self.role not in READING:
+            self._is_reading = False  # what is left is read again, when it is wanted
+            return
+        try:
+            is_all = self._take(rest)
+        except (BatchError, RecordFormatError) as error:
+            self._depose(f"its log cannot be read: {error}", error)
+            return
+        if not is_all and self.role is not Role.LEADING:
+            self._host.soon(partial(self._take_on, rest, asked_ms, end))
+            return
+        self._is_reading = False
+        follower = self._leadership.follower
+        if follower.position >= end:
+            follower.reached_end(asked_ms)
+            if self._on_read is not None:
+                called, self._on_read = self._on_read, None
+                called()
+        if self.role is Role.LOADING or (self.role is Role.STANDBY and follower.position < end):
             self._read_on()
         elif self.role is Role.LEADING and self._loaded is not None:
             _tell(self._loaded, None)
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, rest: Iterator[tuple[Place, bytes]]) -> bool:
+        """Bring some batches into the table, at most up to where it is loaded; whether those were all."""
         leadership = self._leadership
-        for place, batch in read(data, leadership.follower.position):
-            replay(self._replayer, self._partition, batch)
-            self._image.tombstones.clear()  # the log has them for other readers
+        places: list[Place] = []
+        batches: list[bytes] = []
+        size = 0
+        for place, batch in rest:
+            places.append(place)
+            if (written := as_written(batch)) is not None:
+                batches.append(written)
+            size += len(batch)
+            is_loaded = leadership.loads_to is not None and place.next_offset >= leadership.loads_to
+            if size >= TURN_BYTES or is_loaded:
+                break
+        else:
+            size = 0
+        self._replayer.replay_newest(self._partition, batches)
+        self._image.tombstones.clear()  # the log has them for other readers
+        for place in places:
             leadership.hear(place, self._host.steady_ms())
-            if self.role is Role.LEADING:
-                return
+        return not size
 
     # --- the port ---
 

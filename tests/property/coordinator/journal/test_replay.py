@@ -14,6 +14,7 @@ from keylane.coordinator.formats import (
     GroupValue,
     OffsetValue,
     RecordFormatError,
+    Records,
     TopicCommit,
     encode_batch,
     encode_commit,
@@ -234,3 +235,66 @@ def test_the_short_way_of_one_partition_reads_what_the_long_way_reads(
             }
             found.append((image.kept, rows))
     assert found[0] == found[1]
+
+
+def offset_records(group: str, topic: str, partition: int, offset: int | None) -> Records:
+    """A commit, or its tombstone."""
+    value = None if offset is None else encode_offset_value(OffsetValue(offset, 1, "m" * (offset % 2), 5))
+    return encode_records([(encode_offset_key(group, topic, partition), value)], 5)
+
+
+A_FEW = st.sampled_from("gh")
+RECORDS = st.one_of(
+    st.builds(encode_commit, A_FEW, st.lists(TOPIC_COMMIT, min_size=1, max_size=3), st.just(5)),
+    st.builds(offset_records, A_FEW, st.sampled_from("ab"), st.integers(0, 2), st.none() | st.integers(0, 9)),
+    st.builds(
+        lambda group, generation: encode_records(
+            [
+                (
+                    encode_group_key(group),
+                    encode_group_value(GroupValue("consumer", generation, "range", "m", 5, ())) if generation else None,
+                )
+            ],
+            5,
+        ),
+        A_FEW,
+        st.integers(0, 3),
+    ),
+    st.builds(  # a key of before Kafka 0.9
+        lambda group, offset: encode_records(
+            [
+                (
+                    b"\0\0" + encode_offset_key(group, "a", 0)[2:],
+                    b"\0\0" + offset.to_bytes(8, "big") + b"\0\0" + bytes(8),
+                )
+            ],
+            5,
+        ),
+        A_FEW,
+        st.integers(0, 9),
+    ),
+)
+
+
+@settings(deadline=None, max_examples=examples(300))
+@given(st.lists(RECORDS, max_size=20), st.lists(st.integers(1, 5), min_size=1, max_size=4), st.sampled_from([0, 1, 4]))
+def test_many_batches_at_once_are_what_they_are_one_by_one(steps: list[Records], sizes: list[int], codec: int) -> None:
+    batches_of: list[bytes] = []
+    base_offset = 0
+    for records in steps:
+        batches_of.append(b"".join(encode_batch(records, base_offset, codec=codec)))
+        base_offset += records.record_count
+    one_by_one, at_once = Image(), Image()
+    replayer = Replayer(one_by_one)
+    for batch in batches_of:
+        replayer.replay(3, batch)
+    replayer, at = Replayer(at_once), 0
+    for size in sizes * len(batches_of):
+        replayer.replay_newest(3, batches_of[at : at + size])
+        at += size
+    assert table(at_once) == table(one_by_one)
+    assert at_once.kept == one_by_one.kept
+
+
+def table(image: Image) -> dict[str, dict[str, object]]:
+    return {group: dict(image.store.topics_of(group)) for group in image.store.groups}

@@ -111,11 +111,12 @@ class Server:
         self.journal: LogJournal
         self.now_ms = 0
         self.alarms: list[str] = []
+        self.read_times = 0
 
         def made(image: Image, options: CoordinatorOptions, clock: Callable[[], int]) -> LogJournal:
             loop = asyncio.get_running_loop()
             host = Host(name, clock, lambda: self.now_ms, lambda: Round(loop), loop.call_soon, self.alarms.append)
-            self.journal = LogJournal(log, 0, image, Follower(24 * HOUR_MS, 0), options, host)
+            self.journal = LogJournal(log, 0, image, Follower(24 * HOUR_MS, 0), options, host, on_read=self._read)
             return self.journal
 
         self.coordinator = Coordinator(
@@ -125,6 +126,14 @@ class Server:
             topics=Flights(),
             clock=lambda: NOW_MS,
         )
+
+    @property
+    def was_read(self) -> bool:
+        """Whether the table has had all that the log had."""
+        return self.read_times > 0
+
+    def _read(self) -> None:
+        self.read_times += 1
 
     async def start(self) -> Server:
         await self.coordinator.start()
@@ -151,6 +160,36 @@ class Server:
 
 def run(check: Coroutine[object, object, None]) -> None:
     asyncio.run(check)
+
+
+def test_a_long_log_is_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits has a turn in between; and a standby that is given the partition meanwhile reads on."""
+    monkeypatch.setattr("keylane.coordinator.replicated.journal.TURN_BYTES", 300)
+
+    async def check() -> None:
+        log = MemoryLog()
+        first = await Server(log, "one").start()
+        for offset in range(40):
+            await first.committed(offset)
+        second = Server(log, "two")
+        second.journal.look()
+        turns = 0
+        while not second.was_read:
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > 10
+        assert second.read_times == 1
+        third = Server(log, "three")
+        third.journal.look()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not third.was_read
+        await third.start()
+        assert await third.offsets() == [39, -1, 39]
+        for server in (first, second, third):
+            await server.coordinator.close()
+
+    run(check())
 
 
 def test_what_one_server_committed_the_next_one_serves() -> None:
