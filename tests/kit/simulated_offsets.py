@@ -24,13 +24,13 @@ from keylane.coordinator.journal.image import Image
 from keylane.coordinator.offset_service import CommitRequest, CommitResult, ConditionalResult, OffsetService
 from keylane.coordinator.replicated.follower import Follower
 from keylane.coordinator.replicated.journal import Fetched, Host, LogJournal, Refused
-from keylane.coordinator.replicated.leadership import SERVING, Role
+from keylane.coordinator.replicated.leadership import SERVING, Limits, Role
 from keylane.coordinator.transactions.transactional_ids import CLASSIC, Producer, TransactionalIds
 from keylane.storage.filesystem import StorageError
 from keylane.storage.producers import OutOfOrderSequenceError, ProducerEpochError, Producers
 from keylane.storage.shared_sync import Round
 from keylane.wire import codes
-from keylane.wire.batches import HEADER, BatchRecord, decode_records, read_header, rebuild_batch
+from keylane.wire.batches import HEADER, HEADER_SIZE, BatchRecord, decode_records, read_header, rebuild_batch
 from kit.linearizable import Operation, why_not
 
 if TYPE_CHECKING:
@@ -330,7 +330,9 @@ class World:
             self.seen["deposed"] += 1
             server.due.append(lambda: self._again(server, journal))
 
-        journal = LogJournal(server.log, 0, server.image, server.follower, self._options, host, deposed)
+        # A fetch has a few batches of these sizes: some are taken in one turn, some in several.
+        limits = Limits(self._options.message_max_bytes - HEADER_SIZE, turn_bytes=self.random.choice((1, 300)))
+        journal = LogJournal(server.log, 0, server.image, server.follower, self._options, host, deposed, limits)
         if self.rules.has_marks:
             skip_what_marks_fence(journal)
         server.journal = journal

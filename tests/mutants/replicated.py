@@ -326,7 +326,7 @@ MUTANTS = [
     Mutant(
         "a long log is read in one turn",
         _JOURNAL,
-        "if size >= TURN_BYTES or is_loaded:",
+        "if size >= self._turn_bytes or is_loaded:",
         "if is_loaded:",
         f"{_UNIT}::test_a_long_log_is_read_in_turns",
     ),

@@ -50,10 +50,6 @@ READING = (Role.STANDBY, Role.LOADING)
 """Roles in which the table comes from the log; a leader's comes from what it appends."""
 
 
-TURN_BYTES = 262_144
-"""Of the log that one turn of the event loop brings into the table: whoever waits has a turn in between."""
-
-
 class Refused(NamedTuple):
     """The log does not do it, and will not: the producer is fenced, or it was tried for long enough."""
 
@@ -135,6 +131,7 @@ class LogJournal:
         self._max_batch_bytes = options.message_max_bytes
         self._codec = options.offsets_topic_compression_codec
         limits = limits or Limits(options.message_max_bytes - HEADER_SIZE)
+        self._turn_bytes = limits.turn_bytes
         self._leadership = Leadership(follower, limits, host.alarm)
         self._rounds: dict[Batch, Round] = {}
         self._is_due = False
@@ -235,7 +232,7 @@ class LogJournal:
                 batches.append(written)
             size += len(batch)
             is_loaded = leadership.loads_to is not None and place.next_offset >= leadership.loads_to
-            if size >= TURN_BYTES or is_loaded:
+            if size >= self._turn_bytes or is_loaded:
                 break
         else:
             size = 0

@@ -80,6 +80,8 @@ class Limits(NamedTuple):
     """So often it gets a new epoch, or the transactional id expires (`transactional.id.expiration.ms`, a week)."""
     silence_ms: int = 12 * HOUR_MS
     """Without an acknowledged append for so long, its epoch may be forgotten, and it is deposed."""
+    turn_bytes: int = 262_144
+    """Of the log that one turn of the event loop brings into the table: whoever waits has a turn in between."""
 
 
 class Init(NamedTuple):

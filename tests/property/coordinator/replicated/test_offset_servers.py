@@ -51,7 +51,7 @@ def test_every_history_is_linearizable() -> None:
         (Rules(has_fence=False, has_marks=True), 0),
         (Rules(reads="nothing"), 0),
         (Rules(reads="end"), 0),
-        (Rules(keeps_late_tombstones=False), 700),
+        (Rules(keeps_late_tombstones=False), 1_700),
     ],
     ids=["no fence", "marks in place of the fence", "a lease", "the log's end", "missed tombstones"],
 )

@@ -36,7 +36,7 @@ from keylane.errors import DataFolderError
 from keylane.storage.producers import ProducerEpochError, Producers
 from keylane.storage.shared_sync import Round
 from keylane.wire import codes
-from keylane.wire.batches import HEADER, decode_records, read_header
+from keylane.wire.batches import HEADER, HEADER_SIZE, decode_records, read_header
 from keylane.wire.conditional_commit import CONDITION_FAILED, OUTCOME_UNKNOWN, Condition, Request, read_response
 from keylane.wire.versions import response_type
 
@@ -116,7 +116,10 @@ class Server:
         def made(image: Image, options: CoordinatorOptions, clock: Callable[[], int]) -> LogJournal:
             loop = asyncio.get_running_loop()
             host = Host(name, clock, lambda: self.now_ms, lambda: Round(loop), loop.call_soon, self.alarms.append)
-            self.journal = LogJournal(log, 0, image, Follower(24 * HOUR_MS, 0), options, host, on_read=self._read)
+            limits = Limits(options.message_max_bytes - HEADER_SIZE, turn_bytes=300)
+            self.journal = LogJournal(
+                log, 0, image, Follower(24 * HOUR_MS, 0), options, host, limits=limits, on_read=self._read
+            )
             return self.journal
 
         self.coordinator = Coordinator(
@@ -162,9 +165,8 @@ def run(check: Coroutine[object, object, None]) -> None:
     asyncio.run(check)
 
 
-def test_a_long_log_is_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_log_is_read_in_turns() -> None:
     """Whoever waits has a turn in between; and a standby that is given the partition meanwhile reads on."""
-    monkeypatch.setattr("keylane.coordinator.replicated.journal.TURN_BYTES", 300)
 
     async def check() -> None:
         log = MemoryLog()
