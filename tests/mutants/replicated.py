@@ -337,4 +337,11 @@ MUTANTS = [
         "                    newest.setdefault(key, (log_offset, value))\n",
         "property/coordinator/journal/test_replay.py::test_many_batches_at_once_are_what_they_are_one_by_one",
     ),
+    Mutant(
+        "who froze while it loaded counts the log as read when it was in the table",
+        _JOURNAL,
+        "            leadership.hear(place, asked_ms)\n",
+        "            leadership.hear(place, self._host.steady_ms())\n",
+        f"{_UNIT}::test_who_froze_while_it_loaded_has_the_log_as_it_was_before",
+    ),
 ]

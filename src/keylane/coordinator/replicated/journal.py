@@ -201,7 +201,7 @@ class LogJournal:
             self._is_reading = False  # what is left is read again, when it is wanted
             return
         try:
-            is_all = self._take(rest)
+            is_all = self._take(rest, asked_ms)
         except (BatchError, RecordFormatError) as error:
             self._depose(f"its log cannot be read: {error}", error)
             return
@@ -220,7 +220,7 @@ class LogJournal:
         elif self.role is Role.LEADING and self._loaded is not None:
             _tell(self._loaded, None)
 
-    def _take(self, rest: Iterator[tuple[Place, bytes]]) -> bool:
+    def _take(self, rest: Iterator[tuple[Place, bytes]], asked_ms: int) -> bool:
         """Bring some batches into the table, at most up to where it is loaded; whether those were all."""
         leadership = self._leadership
         places: list[Place] = []
@@ -239,7 +239,7 @@ class LogJournal:
         self._replayer.replay_newest(self._partition, batches)
         self._image.tombstones.clear()  # the log has them for other readers
         for place in places:
-            leadership.hear(place, self._host.steady_ms())
+            leadership.hear(place, asked_ms)
         return not size
 
     # --- the port ---

@@ -177,13 +177,13 @@ class Leadership:
         """Up to where the log is to be read, with `hear`, before this leader serves; None when it has been."""
         return self._end if self.role is Role.LOADING else None
 
-    def hear(self, place: Place, now_ms: int) -> None:
-        """The next batch of the log is in the table."""
+    def hear(self, place: Place, asked_ms: int) -> None:
+        """The next batch of the log is in the table, as it was when it was asked for."""
         told = self.follower.hear(place)
         if told is not None:
             self._alarm(told)
         if self.role is Role.LOADING and self.follower.position >= self._end:
-            self.follower.reached_end(now_ms)
+            self.follower.reached_end(asked_ms)
             self._move(Role.LEADING)
 
     # --- serving ---

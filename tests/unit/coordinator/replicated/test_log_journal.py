@@ -112,14 +112,13 @@ class Server:
         self.now_ms = 0
         self.alarms: list[str] = []
         self.read_times = 0
+        self.follower = Follower(24 * HOUR_MS, 0)
 
         def made(image: Image, options: CoordinatorOptions, clock: Callable[[], int]) -> LogJournal:
             loop = asyncio.get_running_loop()
             host = Host(name, clock, lambda: self.now_ms, lambda: Round(loop), loop.call_soon, self.alarms.append)
             limits = Limits(options.message_max_bytes - HEADER_SIZE, turn_bytes=300)
-            self.journal = LogJournal(
-                log, 0, image, Follower(24 * HOUR_MS, 0), options, host, limits=limits, on_read=self._read
-            )
+            self.journal = LogJournal(log, 0, image, self.follower, options, host, limits=limits, on_read=self._read)
             return self.journal
 
         self.coordinator = Coordinator(
@@ -189,6 +188,30 @@ def test_a_long_log_is_read_in_turns() -> None:
         await third.start()
         assert await third.offsets() == [39, -1, 39]
         for server in (first, second, third):
+            await server.coordinator.close()
+
+    run(check())
+
+
+def test_who_froze_while_it_loaded_has_the_log_as_it_was_before() -> None:
+    """Tombstones of the time in between may be gone when the rest is read."""
+
+    async def check() -> None:
+        log = MemoryLog()
+        first = await Server(log, "one").start()
+        for offset in range(40):
+            await first.committed(offset)
+        second = Server(log, "two")
+        started = asyncio.create_task(second.start())
+        for _ in range(4):  # its epoch, its mark, and the first turns of its load
+            await asyncio.sleep(0)
+        assert not second.journal.is_serving
+        assert second.follower.position > 0
+        second.now_ms = 10 * HOUR_MS
+        await started
+        assert second.journal.role is Role.LEADING
+        assert second.follower.has_missed_tombstones(13 * HOUR_MS)
+        for server in (first, second):
             await server.coordinator.close()
 
     run(check())
