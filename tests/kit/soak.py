@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -74,7 +74,7 @@ class Soak:
             row.figures = dict(report.user_properties)
             self._rows[row.test] = row
             with self._place.open("a") as file:
-                file.write(json.dumps(asdict(row)) + "\n")
+                file.write(json.dumps(vars(row)) + "\n")
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """An earlier run has done all that is left to do, or this one has: the next one begins anew."""
@@ -106,5 +106,5 @@ class Soak:
         )
 
     def _write(self) -> None:
-        rows = [json.dumps(self._code), *(json.dumps(asdict(row)) for row in self._rows.values())]
+        rows = [json.dumps(self._code), *(json.dumps(vars(row)) for row in self._rows.values())]
         self._place.write_text("\n".join(rows) + "\n")

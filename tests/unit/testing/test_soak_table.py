@@ -12,10 +12,13 @@ import pytest
 TESTS = Path(__file__).parents[2]
 PROGRAM = """
 import os
+from collections import Counter
+
 import pytest
 
 def test_first(record_property):
     record_property("kills", 7)
+    record_property("of", Counter("a"))
 
 def test_second():
     if os.environ["END"] == "stopped":
@@ -57,12 +60,12 @@ def words(line: str) -> tuple[str, str]:
 
 def test_what_passed_before_it_was_stopped_does_not_run_again(folder: Path) -> None:
     *rows, last = soak(folder, "stopped")
-    assert [words(row) for row in rows] == [("passed", "tests/test_it.py::test_first  kills 7")]
+    assert [words(row) for row in rows] == [("passed", "tests/test_it.py::test_first  kills 7, of Counter({'a': 1})")]
     assert last.startswith("1 of 3 ran in ")
     assert "2 are left" in last
     *rows, last = soak(folder, "well")
     assert [words(row) for row in rows] == [
-        ("passed (earlier)", "tests/test_it.py::test_first  kills 7"),
+        ("passed (earlier)", "tests/test_it.py::test_first  kills 7, of {'a': 1}"),
         ("passed", "tests/test_it.py::test_second"),
         ("passed", "tests/test_it.py::test_third"),
     ]
