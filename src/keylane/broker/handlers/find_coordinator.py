@@ -7,7 +7,6 @@ partitions of share groups (KIP-932).
 from __future__ import annotations
 
 import base64
-import binascii
 import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -105,6 +104,6 @@ def is_share_key(key: str) -> bool:
     try:
         int(partition)
         is_id = len(base64.b64decode(f"{topic_id}==", altchars=b"-_", validate=True)) == UUID_BYTES
-    except (ValueError, binascii.Error):
+    except ValueError:
         return False
     return bool(group) and is_id

@@ -225,7 +225,7 @@ class LogJournal:
         leadership = self._leadership
         places: list[Place] = []
         batches: list[bytes] = []
-        size = 0
+        size, is_all = 0, True
         for place, batch in rest:
             places.append(place)
             if (written := as_written(batch)) is not None:
@@ -233,14 +233,13 @@ class LogJournal:
             size += len(batch)
             is_loaded = leadership.loads_to is not None and place.next_offset >= leadership.loads_to
             if size >= self._turn_bytes or is_loaded:
+                is_all = False
                 break
-        else:
-            size = 0
         self._replayer.replay_newest(self._partition, batches)
         self._image.tombstones.clear()  # the log has them for other readers
         for place in places:
             leadership.hear(place, asked_ms)
-        return not size
+        return is_all
 
     # --- the port ---
 

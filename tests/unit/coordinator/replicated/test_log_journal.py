@@ -164,14 +164,20 @@ def run(check: Coroutine[object, object, None]) -> None:
     asyncio.run(check)
 
 
+async def long_log() -> tuple[MemoryLog, Server]:
+    """With 40 commits, and the server that made them."""
+    log = MemoryLog()
+    server = await Server(log, "one").start()
+    for offset in range(40):
+        await server.committed(offset)
+    return log, server
+
+
 def test_a_long_log_is_read_in_turns() -> None:
     """Whoever waits has a turn in between; and a standby that is given the partition meanwhile reads on."""
 
     async def check() -> None:
-        log = MemoryLog()
-        first = await Server(log, "one").start()
-        for offset in range(40):
-            await first.committed(offset)
+        log, first = await long_log()
         second = Server(log, "two")
         second.journal.look()
         turns = 0
@@ -197,10 +203,7 @@ def test_who_froze_while_it_loaded_has_the_log_as_it_was_before() -> None:
     """Tombstones of the time in between may be gone when the rest is read."""
 
     async def check() -> None:
-        log = MemoryLog()
-        first = await Server(log, "one").start()
-        for offset in range(40):
-            await first.committed(offset)
+        log, first = await long_log()
         second = Server(log, "two")
         started = asyncio.create_task(second.start())
         for _ in range(4):  # its epoch, its mark, and the first turns of its load
