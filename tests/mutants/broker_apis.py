@@ -21,8 +21,8 @@ MUTANTS = [
     Mutant(
         "the offset of another topic of its name is told of a topic that was deleted",
         "broker/handlers/offset_fetch.py",
-        "name = node.topic_name(topic) if isinstance(topic, UUID) else topic\n",
-        'name = "flights" if isinstance(topic, UUID) else topic\n',
+        "name = topic if topic_id is None else node.topic_name(topic_id)\n",
+        'name = topic if topic_id is None else "flights"\n',
         f"{KNOWN}::test_what_is_known_of_a_topic_does_not_hold_of_another_one_of_its_name",
     ),
     Mutant(

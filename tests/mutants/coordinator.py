@@ -72,8 +72,8 @@ MUTANTS = [
     Mutant(
         "readers of the offsets topic see what is not synced",
         "coordinator/journal/journal.py",
-        "        self._waiting.append(_Waiting(partition, base_offset, records, frame, done))\n",
-        """        self._waiting.append(_Waiting(partition, base_offset, records, frame, done))
+        "        self._waiting.append((partition, base_offset, records, frame, done))\n",
+        """        self._waiting.append((partition, base_offset, records, frame, done))
         view.durable = view.appended
 """,
         "unit/coordinator/test_coordinator.py::test_the_view_of_an_offsets_partition_ends_at_what_is_synced",

@@ -128,6 +128,13 @@ MUTANTS = [
         f"{_UNIT}::test_clients_of_a_deposed_leader_are_told_who_it_is_not",
     ),
     Mutant(
+        "a fetch that comes again is answered from the table of a leader that may be deposed",
+        "coordinator/replicated/journal.py",
+        "    must_confirm = True\n",
+        "    must_confirm = False\n",
+        f"{_UNIT}::test_a_fetch_that_comes_again_is_confirmed_too",
+    ),
+    Mutant(
         "clients of a deposed leader are told that its disk has failed",
         "broker/dispatch.py",
         "    return error.code if isinstance(error, StorageError) else codes.KAFKA_STORAGE_ERROR",
@@ -137,8 +144,8 @@ MUTANTS = [
     Mutant(
         "a follower serves",
         "coordinator/coordinator.py",
-        "        if self._is_closed or self._load_task is None or not self.owns(group):",
-        "        if self._is_closed or not self.owns(group):",
+        "        if self._is_closed or self._load_task is None or (self._foreign and not self.owns(group)):",
+        "        if self._is_closed or (self._foreign and not self.owns(group)):",
         "unit/broker/test_offset_fetch.py::test_a_refusal_is_no_offset",
     ),
     Mutant(

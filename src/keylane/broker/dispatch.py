@@ -159,7 +159,7 @@ class ShortWay(NamedTuple):
     begin: Begin
     """Whose short way it is: another handler in its place gets every request."""
     key: Callable[[bytes], bytes | None]
-    """What requests that are alike have in common, of a frame; None when there is no short way for it."""
+    """What requests of one version that are alike have in common; None when there is no short way for it."""
     know: Callable[[bytes, Any, Node], object]
     """What to remember of a frame and its request; None for nothing."""
     answer: Callable[[Any, bytes, Node], Later | bytes | None]
@@ -217,6 +217,9 @@ def load_apis() -> dict[int, Api]:
 MAX_KNOWN_BYTES = 32 * 1024 * 1024
 KNOWN_ENTRY_BYTES = 500
 """What an entry takes beside its key, about."""
+_VERSION_END = 4
+"""A frame begins with API key and version."""
+_NO_WAY: tuple[None, dict[bytes, object]] = (None, {})
 
 
 class KnownRequests:
@@ -225,29 +228,34 @@ class KnownRequests:
 
     def __init__(self, node: Node, apis: dict[int, Api]) -> None:
         self._node = node
-        ways = {key: api.short_way for key, api in apis.items() if api.short_way is not None}
-        self._ways = {key: way for key, way in ways.items() if apis[key].begin is way.begin}
-        self._known: dict[bytes, object] = {}
+        self._ways: dict[bytes, tuple[ShortWay, dict[bytes, object]]] = {
+            struct.pack(">hh", api.key, version): (api.short_way, {})
+            for api in apis.values()
+            if api.short_way is not None and api.begin is api.short_way.begin
+            for version in range(api.min_version, api.max_version + 1)
+        }
+        """By how a frame begins: what is remembered of such frames, by the key that its way gives."""
         self._size = 0
 
     def recognise(self, frame: bytes) -> Later | bytes | None:
         """The whole frame of the answer, or `Later` with it; None: the request has to be decoded."""
-        way = None if frame[0] else self._ways.get(frame[1])
-        if way is None or (key := way.key(frame)) is None or (known := self._known.get(key)) is None:
+        way, known = self._ways.get(frame[:_VERSION_END], _NO_WAY)
+        if way is None or (key := way.key(frame)) is None or (found := known.get(key)) is None:
             return None
-        return way.answer(known, frame, self._node)
+        return way.answer(found, frame, self._node)
 
     def remember(self, frame: bytes, request: object) -> None:
         """It was decoded, and another one of its form may follow."""
-        way = None if frame[0] else self._ways.get(frame[1])
-        if way is None or (key := way.key(frame)) is None or (known := way.know(frame, request, self._node)) is None:
+        way, known = self._ways.get(frame[:_VERSION_END], _NO_WAY)
+        if way is None or (key := way.key(frame)) is None or (found := way.know(frame, request, self._node)) is None:
             return
-        if key not in self._known:
+        if key not in known:
             self._size += len(key) + KNOWN_ENTRY_BYTES
         if self._size > MAX_KNOWN_BYTES:
-            self._known.clear()
+            for _, others in self._ways.values():
+                others.clear()
             self._size = len(key) + KNOWN_ENTRY_BYTES
-        self._known[key] = known
+        known[key] = found
 
 
 class Call(NamedTuple):
@@ -296,12 +304,10 @@ def decode_request(frame: bytes, client_host: str, apis: dict[int, Api], session
     return Call(api, header, schema, request)
 
 
-def response_frame(call: Call | None, response: Any) -> list[bytes] | None:
+def response_frame(call: Call, response: Any) -> list[bytes] | None:
     """The whole frame in parts, for what a handler returned; None when there is nothing to answer."""
     if response is None:
         return None
-    if call is None:  # it is a frame already
-        return [response]
     if isinstance(response, list):
         parts = response
     else:

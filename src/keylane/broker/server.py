@@ -252,13 +252,20 @@ class Connection(asyncio.BufferedProtocol):
         place = _Answer(len(frame))
         self._answers.append(place)
         self._bytes_in_flight += place.size
-        for relay in self._relays:
-            if relay.take(frame, lambda parts: self._answered(place, parts)):
-                return
+        if self._relays and self._is_relayed(frame, place):
+            return
         answer = self._server.known.recognise(frame)
         if answer is not None:
             self._put(None, place, answer)
-            return
+        else:
+            self._call(frame, place)
+
+    def _is_relayed(self, frame: bytes, place: _Answer) -> bool:
+        """Whether this request is answered elsewhere."""
+        return any(relay.take(frame, lambda parts: self._answered(place, parts)) for relay in self._relays)
+
+    def _call(self, frame: bytes, place: _Answer) -> None:
+        """A request that is not like one before."""
         call = decode_request(frame, self._session.forwarded_from or self._host, self._server.apis, self._session)
         self._server.known.remember(frame, call.request)
         if call.api.begin is not None:
@@ -282,7 +289,7 @@ class Connection(asyncio.BufferedProtocol):
         if type(result) is Later:
             self._server.wait(result.durable, (self, call, place, result.finish))
         else:
-            place.parts = response_frame(call, result)
+            place.parts = [result] if call is None else response_frame(call, result)
             place.is_ready = True
 
     def _answered(self, place: _Answer, parts: list[bytes] | None) -> None:

@@ -26,7 +26,6 @@ from keylane.wire import codes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from collections.abc import Set as AbstractSet
 
     from keylane.coordinator.consumer_groups.protocol import HeartbeatRequest, Topics
     from keylane.coordinator.consumer_groups.registry import ConsumerGroups
@@ -72,8 +71,10 @@ class ConsumerGroupActions:
         )
         self._downgrading: set[str] = set()
         """Groups that are about to be of the classic protocol."""
-        self.unsettled: Sequence[AbstractSet[str]] = (self._downgrading, self._batches.broken)
-        """Groups of which nobody may be told now, in one set or the other; to be looked at."""
+
+    def is_unsettled(self, group: str) -> bool:
+        """Whether nobody may be told of this group now."""
+        return group in self._downgrading or group in self._batches.broken
 
     async def heartbeat(self, request: HeartbeatRequest) -> HeartbeatAnswer:
         """ConsumerGroupHeartbeat."""

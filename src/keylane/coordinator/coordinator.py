@@ -112,6 +112,8 @@ class Coordinator:
         self._on_load_failure = on_load_failure
         self._image = Image()
         self._journal = journal(self._image, options, clock)
+        self.must_confirm = self._journal.must_confirm
+        """Whether a fetch has to ask `confirm` before it looks."""
         self._offsets = OffsetService(
             self._image.store, self._image.transactional, self._journal, options, self._partition_count, clock
         )
@@ -221,13 +223,12 @@ class Coordinator:
 
     def _refusal(self, group: str) -> int:
         """Why this group is not served here, or NONE."""
-        if self._is_closed or self._load_task is None or not self.owns(group):
+        if self._is_closed or self._load_task is None or (self._foreign and not self.owns(group)):
             return codes.NOT_COORDINATOR
         if self._loading and partition_for(group, self._partitions) in self._loading:
             is_broken = self._load_task.done()
             return codes.COORDINATOR_NOT_AVAILABLE if is_broken else codes.COORDINATOR_LOAD_IN_PROGRESS
-        is_unsettled = any(group in one for one in self._consumer_actions.unsettled)
-        return codes.COORDINATOR_LOAD_IN_PROGRESS if is_unsettled else codes.NONE
+        return codes.COORDINATOR_LOAD_IN_PROGRESS if self._consumer_actions.is_unsettled(group) else codes.NONE
 
     def owns(self, group: str) -> bool:
         """Whether this node coordinates the group's offsets partition."""
@@ -270,18 +271,18 @@ class Coordinator:
 
     def _check_commit(self, request: CommitRequest) -> int:
         """Why nothing may be committed, or NONE. A commit counts as its member's heartbeat."""
-        name, _, member_id, instance_id, generation, _, _ = request
+        name = request.group
         refusal = self._refusal(name)
         if refusal:
             return refusal
         group = self._groups.by_id.get(name)
         if group is not None:
-            return group.check_commit(member_id, instance_id, generation, self._now_ms())
+            return group.check_commit(request.member_id, request.instance_id, request.generation, self._now_ms())
         if name in self._consumer_groups.by_id:
             return self._check_consumer_commit(request)
         if self._is_shared(name):
             return codes.GROUP_ID_NOT_FOUND
-        error = check_commit_without_group(name, generation)
+        error = check_commit_without_group(name, request.generation)
         return codes.UNKNOWN_MEMBER_ID if error == codes.GROUP_ID_NOT_FOUND and name in self._offsets.store else error
 
     def _check_consumer_commit(self, request: CommitRequest) -> int:
@@ -340,11 +341,12 @@ class Coordinator:
             return error
         return self._offsets.fetch(group, topics, require_stable=require_stable)
 
-    def fetch_known(self, group: str, topic: str, partition: int) -> tuple[int, int] | None:
-        """The short way for one partition without metadata: offset and leader epoch; None when there is more to say."""
+    def fetch_known(self, group: str, topic: str, partition: int) -> bytes | None:
+        """The short way for one partition without metadata: offset and leader epoch as an answer has them; None when
+        there is more to say."""
         if (
             self._refusal(group)
-            or self._offsets.transactional
+            or group in self._offsets.transactional.groups
             or not 0 <= partition < (self._partition_count(topic) or 0)
         ):
             return None

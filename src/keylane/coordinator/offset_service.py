@@ -246,43 +246,59 @@ class OffsetService:
         records = encode_commit(group, accepted, now, expires)
         if records.record_count == 0:
             return None
-        return self._append_records(partition, group, accepted, records, expires, producer)
+        if producer is None:
+            done: Done = functools.partial(self._committed, group, accepted, now, expires)
+            return self._append_records(partition, group, accepted, records, done)
+        records = records._replace(
+            attributes=TRANSACTIONAL_MASK, producer_id=producer.producer_id, producer_epoch=producer.epoch
+        )
+        owner = partition, producer.producer_id
+        done = functools.partial(self._committed_in_transaction, owner, group, accepted, now)
+        return self._append_batch(partition, records, done)
 
     def commit_known(self, known: KnownCommit, offset: int, leader_epoch: int) -> Round | None:
         """Append a commit like one before, of a member that may commit; None when something is in its way."""
-        if known.partition >= (self._partition_count(known.topic) or 0):
+        request, topic, partition, offsets_partition, head = known
+        if partition >= (self._partition_count(topic) or 0):
             return None
-        records = encode_known(known.record_head, offset, leader_epoch, self._clock())
-        accepted = (TopicCommit(known.topic, [known.partition], [offset], [leader_epoch], None),)
-        durable = self._append_records(known.offsets_partition, known.request.group, accepted, records, NO_TIMESTAMP)
+        now = self._clock()
+        records = encode_known(head, offset, leader_epoch, now)
+        accepted = (TopicCommit(topic, (partition,), (offset,), (leader_epoch,), None),)
+        done = functools.partial(self._committed_one, request.group, topic, partition, offset, leader_epoch, now)
+        durable = self._append_records(offsets_partition, request.group, accepted, records, done)
         return None if isinstance(durable, int) else durable
 
     def _append_records(
-        self,
-        partition: int,
-        group: str,
-        accepted: Sequence[TopicCommit],
-        records: Records,
-        expires: int,
-        producer: Producer | None = None,
+        self, partition: int, group: str, accepted: Sequence[TopicCommit], records: Records, done: Done
     ) -> int | Round:
-        now = records.timestamp_ms
-        done: Done
-        if producer is None:
-            done = functools.partial(self._committed, group, accepted, now, expires)
-        else:
-            producer_id, epoch = producer
-            records = records._replace(attributes=TRANSACTIONAL_MASK, producer_id=producer_id, producer_epoch=epoch)
-            done = functools.partial(self._committed_in_transaction, (partition, producer_id), group, accepted, now)
+        """What counts as pending until it is durable; `done` settles it."""
+        durable = self._append_batch(partition, records, done)
+        if not isinstance(durable, int):
+            self.pending.add(group, accepted, durable)
+        return durable
+
+    def _append_batch(self, partition: int, records: Records, done: Done) -> int | Round:
         try:
-            durable = self._journal.append(partition, records, done)
+            return self._journal.append(partition, records, done)
         except BatchTooLargeError:
             return codes.INVALID_COMMIT_OFFSET_SIZE
         except StorageError as error:
             return error.code
-        if producer is None:
-            self.pending.add(group, accepted, durable)
-        return durable
+
+    def _committed_one(
+        self,
+        group: str,
+        topic: str,
+        partition: int,
+        offset: int,
+        leader_epoch: int,
+        now: int,
+        failure: StorageError | None,
+        base_offset: int,
+    ) -> None:
+        self.pending.settle()
+        if failure is None:
+            self.store.put_plain(group, topic, partition, offset, leader_epoch, now, base_offset)
 
     def _committed(
         self,

@@ -65,6 +65,8 @@ class Coordinators:
     def commit_if(self, request: CommitRequest, expected: Sequence[Sequence[int]]) -> int | ConditionalResult:
         return self._of(request.group).commit_if(request, expected)
 
+    must_confirm = True
+
     def confirm(self, group: str) -> Round | None:
         return self._of(group).confirm(group)
 
@@ -78,7 +80,7 @@ class Coordinators:
     ) -> int | Sequence[FetchedTopic]:
         return self._of(group).fetch(group, topics, require_stable=require_stable, member=member)
 
-    def fetch_known(self, group: str, topic: str, partition: int) -> tuple[int, int] | None:
+    def fetch_known(self, group: str, topic: str, partition: int) -> bytes | None:
         return self._of(group).fetch_known(group, topic, partition)
 
     def delete_group(self, group: str) -> int | Round:

@@ -224,7 +224,7 @@ def test_what_is_known_is_bounded(tmp_path: Path) -> None:
             known.remember(one, request)
         assert known.recognise(frames[0]) is None
         assert known.recognise(frames[-1]) is not None
-        assert sum(map(len, known._known)) <= MAX_KNOWN_BYTES
+        assert sum(len(key) for _, found in known._ways.values() for key in found) <= MAX_KNOWN_BYTES
 
     in_a_node(tmp_path, scenario)
 

@@ -271,11 +271,11 @@ class _Known(NamedTuple):
 
 
 def _key(frame: bytes) -> bytes | None:
-    """All but the correlation id, offset and leader epoch, if it is a commit of one partition without metadata."""
+    """All but API, correlation id, offset and leader epoch, if it is a commit of one partition without metadata."""
     tail = _TAILS.get(frame[3])
     if tail is None or frame[tail.end :] not in tail.ends:
         return None
-    return frame[:4] + frame[8 : tail.start]
+    return frame[8 : tail.start]
 
 
 def _know(frame: bytes, request: CommitRequest | CommitById, node: Node) -> _Known | None:

@@ -59,6 +59,7 @@ TOPIC_ID_VERSION = 10
 NO_MEMBER = (None, -1)
 
 T = TypeVar("T")
+NONE_REFUSED: Mapping[str, int] = {}
 
 
 @functools.cache
@@ -280,7 +281,7 @@ def _append_each(parts: list[bytes], version: int, fetched: FetchedTopic) -> Non
 
 MAX_KNOWN_BYTES = 8_192
 """A request for 2,000 partitions."""
-_OFFSET_AND_EPOCH = struct.Struct(">qi")
+_OFFSET_AND_EPOCH_SIZE = 12
 _TAIL_SIZE = 9
 """Of an answer for one partition, from version 8 on: no metadata, error, and the group's error and tagged fields."""
 
@@ -289,7 +290,9 @@ class _One(NamedTuple):
     """A fetch of one partition, and its answer up to the offset and from behind the leader epoch on."""
 
     group: str
-    topic: str | UUID
+    topic: str
+    topic_id: UUID | None
+    """In place of the name."""
     partition: int
     answer_size: bytes
     answer_head: bytes
@@ -303,8 +306,8 @@ class _Known(NamedTuple):
 
 
 def _key(frame: bytes) -> bytes | None:
-    """Every byte but the correlation id."""
-    return frame[:4] + frame[8:] if len(frame) <= MAX_KNOWN_BYTES else None
+    """Every byte behind the correlation id."""
+    return frame[8:] if len(frame) <= MAX_KNOWN_BYTES else None
 
 
 def _know(frame: bytes, request: Sequence[OffsetFetch], node: Node) -> _Known:  # noqa: ARG001
@@ -318,24 +321,27 @@ def _one(version: int, request: Sequence[OffsetFetch]) -> _One | None:
     if member != NO_MEMBER or topics is None or len(topics) != 1 or len(topics[0][1]) != 1:
         return None
     topic, partitions = topics[0]
-    row, ids = nothing_fetched(str(topic), partitions), [topic] if isinstance(topic, UUID) else ()
+    topic_id = topic if isinstance(topic, UUID) else None
+    row, ids = nothing_fetched(str(topic), partitions), () if topic_id is None else (topic_id,)
     answer = EMPTY_TAGS + b"".join(encode(version, [FetchedGroup(group, codes.NONE, [row], ids)]))
-    start = len(answer) - _OFFSET_AND_EPOCH.size - _TAIL_SIZE
-    return _One(group, topic, partitions[0], int32(len(answer) + 4), answer[:start], answer[-_TAIL_SIZE:])
+    head, tail = answer[: -_OFFSET_AND_EPOCH_SIZE - _TAIL_SIZE], answer[-_TAIL_SIZE:]
+    return _One(group, str(topic), topic_id, partitions[0], int32(len(answer) + 4), head, tail)
 
 
 def _answer_known(known: _Known, frame: bytes, node: Node) -> bytes | Later:
+    if not node.coordinator.must_confirm:
+        return _tell_known(known, frame, node)
     return _confirmed(known.request, node, lambda refused: _tell_known(known, frame, node, refused))
 
 
-def _tell_known(known: _Known, frame: bytes, node: Node, refused: Mapping[str, int]) -> bytes:
+def _tell_known(known: _Known, frame: bytes, node: Node, refused: Mapping[str, int] = NONE_REFUSED) -> bytes:
     version, request, one = known
     if one is not None and not refused:
-        group, topic, partition, size, head, tail = one
-        name = node.topic_name(topic) if isinstance(topic, UUID) else topic
+        group, topic, topic_id, partition, size, head, tail = one
+        name = topic if topic_id is None else node.topic_name(topic_id)
         found = None if name is None else node.coordinator.fetch_known(group, name, partition)
         if found is not None:
-            return b"".join((size, frame[4:8], head, _OFFSET_AND_EPOCH.pack(*found), tail))
+            return b"".join((size, frame[4:8], head, found, tail))
     parts = _answer(request, version, node, refused)
     if version >= FLEXIBLE_VERSION:
         parts.insert(0, EMPTY_TAGS)

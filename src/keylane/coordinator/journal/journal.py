@@ -19,7 +19,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from keylane.coordinator.formats import encode_batch, journal_partitions
 from keylane.coordinator.journal.headers import HEADER_SIZE as SEGMENT_HEADER_SIZE
@@ -91,6 +91,9 @@ class Journal(Protocol):
         """
         ...
 
+    must_confirm: bool
+    """Whether somebody else can have changed the state that an answer tells. Where not, there is nothing to confirm."""
+
     def confirm(self) -> Round | None:
         """What an answer that tells state has to wait for: None where nobody else can have changed it meanwhile. Over
         well, what is durable then holds all that was acknowledged to anyone before this call. Raises `StorageError`."""
@@ -137,14 +140,9 @@ def on_files(
     )
 
 
-class _Waiting(NamedTuple):
-    """A batch that is not durable yet."""
-
-    partition: int
-    base_offset: int
-    records: Records
-    frame: bytes
-    done: Done
+_Waiting = tuple[int, int, "Records", bytes, Done]
+"""A batch that is not durable yet: offsets partition, base offset, records, frame, and whom to tell. Every commit is
+one, so it has no names."""
 
 
 class FileJournal:
@@ -232,8 +230,10 @@ class FileJournal:
         place = self._number << POSITION_BITS | self._position
         view.append(base_offset, base_offset + records.record_count, place)
         self._position += len(frame)
-        self._waiting.append(_Waiting(partition, base_offset, records, frame, done))
+        self._waiting.append((partition, base_offset, records, frame, done))
         return round_
+
+    must_confirm = False
 
     def confirm(self) -> None:
         return None

@@ -33,12 +33,14 @@ if TYPE_CHECKING:
 ROW_BYTES = 32
 KEPT_ROW_BYTES = 31
 """Of a block with one row."""
-MARK_BYTES, KEY_BYTES = 3, 7
+MARK_BYTES, KEY_BYTES, OFFSET_END = 3, 7, 19
+"""Where in the first row of a block the mark ends, the key, and offset with leader epoch."""
 BLOCK_BYTES = 4096
 """A block with more than this is divided: what one commit copies stays small."""
 MAX_48_BITS = (1 << 48) - 1
 
 _LEAD = b"\0"
+_ROW = struct.Struct(">3siqiIQ")
 _BEHIND_MARK = struct.Struct(">iqiIQ")
 _OFFSET_AND_EPOCH = struct.Struct(">qi")
 _I32 = struct.Struct(">i")
@@ -46,6 +48,9 @@ _EXPIRES = struct.Struct(">q")
 _COUNT = struct.Struct(">H")
 _END_BYTES = 4
 _IS_LITTLE = sys.byteorder == "little"
+
+key_of = struct.Struct(">3si").pack
+"""The key of a mark and a partition."""
 
 
 class Row(NamedTuple):
@@ -72,9 +77,8 @@ def row_of(mark: bytes, partition: int, offset: int, leader_epoch: int, timestam
     """A block of this row. A timestamp before 1970, or after the year 10,000, becomes the nearest that fits."""
     if not 0 <= timestamp_ms <= MAX_48_BITS:
         timestamp_ms = _within_48_bits(timestamp_ms)
-    return mark + _BEHIND_MARK.pack(
-        partition, offset, leader_epoch, timestamp_ms >> 16, (timestamp_ms & 0xFFFF) << 48 | log_offset & MAX_48_BITS
-    )
+    low = (timestamp_ms & 0xFFFF) << 48 | log_offset & MAX_48_BITS
+    return _ROW.pack(mark, partition, offset, leader_epoch, timestamp_ms >> 16, low)
 
 
 def read_row(block: bytes, row: int = 0) -> Row:
@@ -82,14 +86,14 @@ def read_row(block: bytes, row: int = 0) -> Row:
     return Row(partition, offset, leader_epoch, high << 16 | low >> 48, low & MAX_48_BITS)
 
 
-def read_offset(block: bytes, row: int) -> tuple[int, int]:
-    """Offset and leader epoch."""
-    found: tuple[int, int] = _OFFSET_AND_EPOCH.unpack_from(block, row * ROW_BYTES + KEY_BYTES)
-    return found
+def offset_in(block: bytes, row: int) -> bytes:
+    """Offset and leader epoch, as `encode_offset` makes them."""
+    return block[row * ROW_BYTES + KEY_BYTES : row * ROW_BYTES + OFFSET_END]
 
 
-def key_of(mark: bytes, partition: int) -> bytes:
-    return mark + _I32.pack(partition)
+def encode_offset(offset: int, leader_epoch: int) -> bytes:
+    """As rows have them, and answers too."""
+    return _OFFSET_AND_EPOCH.pack(offset, leader_epoch)
 
 
 def mark_in(block: bytes, row: int) -> bytes:

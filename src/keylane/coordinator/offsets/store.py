@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator.formats import NO_LEADER_EPOCH, NO_TIMESTAMP, OffsetValue
 from keylane.coordinator.offsets import rows
-from keylane.coordinator.offsets.rows import KEPT_ROW_BYTES, KEY_BYTES, MARK_BYTES, Columns
+from keylane.coordinator.offsets.rows import KEPT_ROW_BYTES, KEY_BYTES, MARK_BYTES, OFFSET_END, Columns
 from keylane.wire.columns import FEW_ROWS, as_array, is_run
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 NO_OFFSET = -1
 """What a fetch says of a partition without a committed offset."""
 
-NOTHING = NO_OFFSET, NO_LEADER_EPOCH
+NOTHING = rows.encode_offset(NO_OFFSET, NO_LEADER_EPOCH)
 NOTHING_BESIDE = "", NO_TIMESTAMP
 
 Blocks = bytes | list[bytes]
@@ -75,54 +75,45 @@ def nothing_committed(partitions: Sequence[int]) -> FetchedColumns:
     return FetchedColumns(partitions, [NO_OFFSET] * len(partitions), [NO_LEADER_EPOCH] * len(partitions), None)
 
 
-class TopicMarks:
-    """Owned by the store. A mark is a number; one that no row has any more is given to another topic."""
+class TopicMarks(dict[str, bytes]):
+    """Owned by the store: the mark of each topic with rows; `marks[topic]` gives one to a topic that is about to have
+    rows. A mark is a number; one that no row has any more is given to another topic."""
 
     def __init__(self) -> None:
-        self._marks: dict[str, bytes] = {}
+        super().__init__()
         self._topics: list[str] = []
         """By number, and so is `_rows`."""
         self._rows = array("Q")
         """How many have the mark."""
         self._free: list[int] = []
 
-    def of(self, topic: str) -> bytes:
-        """The mark of a topic that is about to have rows."""
-        mark = self._marks.get(topic)
-        if mark is None:
-            if not self._free:
-                self._free.append(len(self._topics))
-                self._topics.append("")
-                self._rows.append(0)
-            number = self._free.pop()
-            topic = self._topics[number] = sys.intern(topic)
-            # More than 16,777,216 topics have an offset: no Kafka cluster has as many.
-            mark = self._marks[topic] = number.to_bytes(MARK_BYTES, "big")
+    def __missing__(self, topic: str) -> bytes:
+        if not self._free:
+            self._free.append(len(self._topics))
+            self._topics.append("")
+            self._rows.append(0)
+        number = self._free.pop()
+        topic = self._topics[number] = sys.intern(topic)
+        # More than 16,777,216 topics have an offset: no Kafka cluster has as many.
+        mark = self[topic] = number.to_bytes(MARK_BYTES, "big")
         return mark
-
-    def known(self, topic: str) -> bytes | None:
-        """The mark of a topic; None when it has no rows."""
-        return self._marks.get(topic)
 
     def topic(self, mark: bytes) -> str:
         return self._topics[int.from_bytes(mark, "big")]
-
-    def topics(self) -> set[str]:
-        """Every topic with rows."""
-        return set(self._marks)
 
     def count(self, mark: bytes, more: int) -> None:
         """So many more rows have this mark (or fewer: negative)."""
         number = int.from_bytes(mark, "big")
         self._rows[number] += more
         if not self._rows[number]:
-            del self._marks[self._topics[number]]
+            del self[self._topics[number]]
             self._topics[number] = ""
             self._free.append(number)
 
 
 class GroupTable:
-    """Owned by the store: blocks of rows by group, in dictionaries of unlike sizes.
+    """Owned by the store: blocks of rows by group, in dictionaries of unlike sizes. `by_hash[place_in(group)]` is
+    the one that a group is in, or would be.
 
     A dictionary that is full doubles: a group's place takes 22 bytes in a full one, and 44 in one that has just grown.
     These grow one after the other, so a place takes 25 to 35 bytes on the whole, and no growth holds up everybody for
@@ -197,7 +188,7 @@ class OffsetStore:
         self, group: str, topic: str, partition: int, offset: int, leader_epoch: int, timestamp_ms: int, log_offset: int
     ) -> None:
         """One offset without metadata and expiry."""
-        mark = self._marks.of(topic)
+        mark = self._marks[topic]
         row = rows.row_of(mark, partition, offset, leader_epoch, timestamp_ms, log_offset)
         groups = self._groups.of(group)
         kept = groups.get(group)
@@ -205,7 +196,7 @@ class OffsetStore:
             self._keep(group, [row], mark, 1)
             return
         key = row[:KEY_BYTES]
-        if len(kept) == KEPT_ROW_BYTES and isinstance(kept, bytes) and kept.startswith(key):  # as of most groups
+        if len(kept) == KEPT_ROW_BYTES and kept[:KEY_BYTES] == key:  # as of most groups; a list of blocks never is
             groups[group] = row
             return
         place = 0 if isinstance(kept, bytes) else rows.place_of(kept, key)
@@ -267,6 +258,8 @@ class OffsetStore:
             count = len(partitions)
             if metadata is not None or expire_timestamp_ms != NO_TIMESTAMP:
                 self._merge_commit(group, commit, log_offset, timestamp_ms, expire_timestamp_ms)
+            elif count == 1:
+                self.put_plain(group, topic, partitions[0], offsets[0], epochs[0], timestamp_ms, log_offset)
             elif count < FEW_ROWS or not self._put_commit(group, commit, log_offset, timestamp_ms):
                 for at, row in enumerate(zip(partitions, offsets, epochs, strict=True), log_offset):
                     self.put_plain(group, topic, *row, timestamp_ms, at)
@@ -277,7 +270,7 @@ class OffsetStore:
         topic, partitions, offsets, epochs, _ = commit
         if not is_run(as_array("i", partitions)):
             return False
-        mark = self._marks.of(topic)
+        mark = self._marks[topic]
         new = rows.commit_rows(mark, partitions, offsets, epochs, timestamp_ms, log_offset)
         return self._put_run(group, mark, new, len(partitions))
 
@@ -288,7 +281,7 @@ class OffsetStore:
         topic, partitions, offsets, epochs, metadata = commit
         if not partitions:
             return
-        mark = self._marks.of(topic)
+        mark = self._marks[topic]
         each = enumerate(zip(partitions, offsets, epochs, metadata or ("",) * len(partitions), strict=True), log_offset)
         self._merge(
             group,
@@ -307,7 +300,7 @@ class OffsetStore:
     ) -> None:
         """One offset; `value` has the fields of an `OffsetValue`."""
         offset, leader_epoch, metadata, timestamp_ms, expires = value
-        mark = self._marks.of(topic)
+        mark = self._marks[topic]
         row = rows.row_of(mark, partition, offset, leader_epoch, timestamp_ms, log_offset)
         self._merge(group, mark, [(row, rows.beside_of(metadata, expires))])
 
@@ -317,7 +310,7 @@ class OffsetStore:
             self.put_plain(group, topic, *kept[1:])
             return
         columns, beside = kept
-        mark = self._marks.of(topic)
+        mark = self._marks[topic]
         if not beside and columns.partitions[0] >= 0:
             new = rows.as_rows(mark, columns)
             if self._put_run(group, mark, new, len(columns.partitions)):
@@ -352,7 +345,7 @@ class OffsetStore:
 
     def _find(self, group: str, topic: str, partition: int) -> tuple[bytes, int] | None:
         """The block that has this partition, and in which row."""
-        kept, mark = self._groups.of(group).get(group), self._marks.known(topic)
+        kept, mark = self._groups.of(group).get(group), self._marks.get(topic)
         if kept is None or mark is None:
             return None
         key = rows.key_of(mark, partition)
@@ -368,17 +361,18 @@ class OffsetStore:
         metadata, expires = rows.read_beside(rows.beside_in(*found))
         return OffsetValue(offset, leader_epoch, metadata, timestamp_ms, expires)
 
-    def plain(self, group: str, topic: str, partition: int) -> tuple[int, int] | None:
-        """Offset and leader epoch (-1 for none), or None where the partition has metadata or an expiry."""
-        kept, mark = self._groups.of(group).get(group), self._marks.known(topic)
+    def plain(self, group: str, topic: str, partition: int) -> bytes | None:
+        """Offset and leader epoch (-1 for none) as an answer has them: i64 and i32; or None where the partition has
+        metadata or an expiry."""
+        kept, mark = self._groups.of(group).get(group), self._marks.get(topic)
         if kept is None or mark is None:
             return NOTHING
-        if len(kept) == KEPT_ROW_BYTES and isinstance(kept, bytes):  # as of most groups
-            return rows.read_offset(kept, 0) if kept.startswith(rows.key_of(mark, partition)) else NOTHING
+        if isinstance(kept, bytes) and len(kept) == KEPT_ROW_BYTES:  # as of most groups
+            return kept[KEY_BYTES:OFFSET_END] if kept[:KEY_BYTES] == rows.key_of(mark, partition) else NOTHING
         found = self._find(group, topic, partition)
         if found is None:
             return NOTHING
-        return None if rows.beside_in(*found) else rows.read_offset(*found)
+        return None if rows.beside_in(*found) else rows.offset_in(*found)
 
     def log_offset_of(self, group: str, topic: str, partition: int) -> int:
         """Where in `__consumer_offsets` the record stands that committed this offset; -1 when none did."""
@@ -387,7 +381,7 @@ class OffsetStore:
 
     def fetch(self, group: str, topic: str, partitions: Sequence[int]) -> FetchedColumns:
         """The committed offsets of these partitions, -1 where there is none."""
-        mark, blocks, wanted = self._marks.known(topic), self._blocks(group), as_array("i", partitions)
+        mark, blocks, wanted = self._marks.get(topic), self._blocks(group), as_array("i", partitions)
         if not blocks or mark is None or not partitions:
             return nothing_committed(partitions)
         if is_run(wanted):
@@ -434,11 +428,11 @@ class OffsetStore:
 
     def topics(self) -> set[str]:
         """Every topic that some group has an offset in."""
-        return self._marks.topics()
+        return set(self._marks)
 
     def entries_of(self, topic: str) -> Iterator[tuple[str, list[int]]]:
         """Groups with offsets in `topic`, each with its partitions."""
-        mark = self._marks.known(topic)
+        mark = self._marks.get(topic)
         if mark is None:
             return
         for group in self._groups:

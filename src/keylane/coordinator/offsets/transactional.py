@@ -37,20 +37,15 @@ class TransactionalOffsets:
 
     def __init__(self) -> None:
         self._open: dict[Owner, dict[OffsetKey, Waiting]] = {}
-        self._owners: dict[str, set[Owner]] = {}
-        """Open transactions of each group."""
+        self.groups: dict[str, set[Owner]] = {}
+        """Groups with offsets in open transactions, and which these are; to be looked at."""
 
     def __bool__(self) -> bool:
         return bool(self._open)
 
-    @property
-    def groups(self) -> Iterable[str]:
-        """Groups with offsets in an open transaction."""
-        return self._owners.keys()
-
     def put(self, owner: Owner, key: OffsetKey, waiting: Waiting) -> None:
         self._open.setdefault(owner, {})[key] = waiting
-        self._owners.setdefault(key.group, set()).add(owner)
+        self.groups.setdefault(key.group, set()).add(owner)
 
     def put_commit(
         self, owner: Owner, group: str, topics: Iterable[TopicCommit], log_offset: int, timestamp_ms: int
@@ -65,7 +60,7 @@ class TransactionalOffsets:
 
     def remove(self, group: str, topic: str, partition: int) -> None:
         """Apply a tombstone."""
-        for owner in tuple(self._owners.get(group, ())):
+        for owner in tuple(self.groups.get(group, ())):
             self._open[owner].pop(OffsetKey(group, topic, partition), None)
             if not any(key.group == group for key in self._open[owner]):
                 self._forget(owner, group)
@@ -84,7 +79,7 @@ class TransactionalOffsets:
     def is_waiting(self, group: str, topic: str, partition: int) -> bool:
         """Whether an open transaction may still change this offset."""
         key = OffsetKey(group, topic, partition)
-        return any(key in self._open[owner] for owner in self._owners.get(group, ()))
+        return any(key in self._open[owner] for owner in self.groups.get(group, ()))
 
     def of(self, owner: Owner) -> Iterator[tuple[OffsetKey, Waiting]]:
         """What waits for this producer's marker in this offsets partition."""
@@ -92,7 +87,7 @@ class TransactionalOffsets:
 
     def partitions_of(self, group: str) -> Iterator[tuple[str, int]]:
         """Topic and partition of everything that waits for this group."""
-        for owner in self._owners.get(group, ()):
+        for owner in self.groups.get(group, ()):
             yield from (key[1:] for key in self._open[owner] if key.group == group)
 
     def __iter__(self) -> Iterator[tuple[Owner, OffsetKey, Waiting]]:
@@ -101,9 +96,9 @@ class TransactionalOffsets:
                 yield owner, key, waiting
 
     def _forget(self, owner: Owner, group: str) -> None:
-        owners = self._owners[group]
+        owners = self.groups[group]
         owners.discard(owner)
         if not owners:
-            del self._owners[group]
+            del self.groups[group]
         if not self._open[owner]:
             del self._open[owner]

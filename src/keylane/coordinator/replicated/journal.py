@@ -252,6 +252,8 @@ class LogJournal:
             )
         return self._round_of(lambda: self._leadership.append(Entry(records, done)))
 
+    must_confirm = True
+
     def confirm(self) -> Round:
         """What a read waits for before it looks: over well when no other leader can have written before it began."""
         return self._round_of(self._leadership.confirm)

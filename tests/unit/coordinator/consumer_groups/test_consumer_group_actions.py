@@ -118,9 +118,9 @@ def test_a_group_has_one_protocol_on_the_disk_whatever_fails() -> None:
         for failure in (NoRoomError("full"), None):
             down = await begin(actions.heartbeat(leave))
             assert (list(groups.by_id), list(classic.by_id)) == ([], []), "nobody is told before it is durable"
-            assert any("g" in one for one in actions.unsettled)
+            assert actions.is_unsettled("g")
             journal.finish(failure)
-            assert not any("g" in one for one in actions.unsettled)
+            assert not actions.is_unsettled("g")
             if failure is not None:
                 assert (await down).error == codes.COORDINATOR_NOT_AVAILABLE
                 assert (set(groups.by_id["g"].members), list(classic.by_id)) == ({"c1", "m1"}, [])
@@ -149,7 +149,7 @@ def test_a_failed_batch_changes_nothing() -> None:
         same = await begin(actions.heartbeat(request("m1", epoch)))
         assert not same.done(), "it may tell of what is not durable yet"
         journal.finish(NoRoomError("full"))
-        assert any("g" in one for one in actions.unsettled), "nobody is told of it meanwhile"
+        assert actions.is_unsettled("g"), "nobody is told of it meanwhile"
         journal.finish(NoRoomError("full"))
         for _ in range(len(journal.waiting)):
             journal.finish(NoRoomError("full"))

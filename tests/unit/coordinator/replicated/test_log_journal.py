@@ -11,7 +11,7 @@ import pytest
 from kio.serial import entity_reader
 
 from keylane.broker.config import BrokerConfig
-from keylane.broker.dispatch import Later, RequestHeader
+from keylane.broker.dispatch import KnownRequests, Later, RequestHeader, decode_request, load_apis
 from keylane.broker.handlers import conditional_commit, offset_commit, offset_fetch
 from keylane.coordinator.consumer_groups.protocol import HeartbeatRequest
 from keylane.coordinator.coordinator import Coordinator
@@ -39,6 +39,7 @@ from keylane.wire import codes
 from keylane.wire.batches import HEADER, HEADER_SIZE, decode_records, read_header
 from keylane.wire.conditional_commit import CONDITION_FAILED, OUTCOME_UNKNOWN, Condition, Request, read_response
 from keylane.wire.versions import response_type
+from kit.protocol import decode_answer, encode_request, part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -577,6 +578,31 @@ def test_clients_of_a_deposed_leader_are_told_who_it_is_not() -> None:
         refused = await answered(second, offset_commit, 8, CommitRequest("g", topics))
         assert refused.topics[0].partitions[0].error_code == codes.NOT_COORDINATOR
         assert await third.offsets() == [6, -1, 6]
+
+    run(check())
+
+
+def test_a_fetch_that_comes_again_is_confirmed_too() -> None:
+    """A request that is recognised by its bytes waits like one that is decoded."""
+    topic = part("offset_fetch", 8, "OffsetFetchRequestTopics", name="flights", partition_indexes=(0,))
+    group = part("offset_fetch", 8, "OffsetFetchRequestGroup", group_id="g", topics=(topic,))
+    request = part("offset_fetch", 8, "OffsetFetchRequest", groups=(group,), require_stable=False)
+    frame = encode_request("offset_fetch", request, 1)[4:]
+
+    async def check() -> None:
+        log = MemoryLog()
+        first = await Server(log, "one").start()
+        await first.committed(5)
+        node: Any = SimpleNamespace(coordinator=first.coordinator)
+        known = KnownRequests(node, load_apis())
+        known.remember(frame, decode_request(frame, "h", load_apis()).request)
+        second = await Server(log, "two").start()
+        await second.committed(6)
+        found = known.recognise(frame)
+        assert isinstance(found, Later), "the offset that was committed before is told"
+        await asyncio.wait({found.durable})
+        _, told = decode_answer("offset_fetch", 8, found.finish()[4:])
+        assert (told.groups[0].error_code, told.groups[0].topics) == (codes.NOT_COORDINATOR, ())
 
     run(check())
 
