@@ -46,6 +46,22 @@ MUTANTS = [
         "guarantee 7",
     ),
     Mutant(
+        "a commit takes the place of as many offsets of other partitions",
+        "coordinator/offsets/store.py",
+        "            if ends == (first, last):  # a member",
+        "            if True:  # a member",
+        "property/coordinator/offsets/test_columns.py::test_runs_of_one_length_are_a_dictionary",
+        "guarantee 7",
+    ),
+    Mutant(
+        "an aligned column is written in the machine's order",
+        "wire/columns.py",
+        "            if _IS_LITTLE:\n                words.byteswap()\n",
+        "",
+        "property/wire/test_columns.py::test_rows_are_those_of_struct",
+        "guarantee 7",
+    ),
+    Mutant(
         "a group of one offset pays for a list of blocks",
         "coordinator/offsets/store.py",
         "            groups[group] = blocks[:] if len(blocks) > 1 else blocks[0]  # a copy",

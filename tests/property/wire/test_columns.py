@@ -13,7 +13,7 @@ from keylane.wire.columns import as_array, is_run, read_column, write_rows
 NUMBERS = st.tuples(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**16 - 1))
 
 
-@given(st.lists(NUMBERS, max_size=300), st.binary(max_size=3), st.binary(max_size=3))
+@given(st.lists(NUMBERS, max_size=300), st.binary(max_size=8), st.binary(max_size=8))
 def test_rows_are_those_of_struct(numbers: list[tuple[int, int, int]], before: bytes, behind: bytes) -> None:
     layout = f">{len(before)}siqH{len(behind)}s"
     row = struct.pack(layout, before, 0, 0, 0, behind)

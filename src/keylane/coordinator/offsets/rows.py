@@ -327,7 +327,7 @@ def commit_rows(
 ) -> bytes:
     """The rows of one commit, whose log offsets follow each other from this one on; keys in their order."""
     count = len(partitions)
-    if count < FEW_ROWS * 4:
+    if count < FEW_ROWS * 2:
         timestamp_ms = _within_48_bits(timestamp_ms)
         high, low = timestamp_ms >> 16, (timestamp_ms & 0xFFFF) << 48 | log_offset & MAX_48_BITS
         each = zip(partitions, offsets, leader_epochs, range(low, low + count), strict=True)

@@ -231,6 +231,13 @@ class OffsetStore:
     def _put_run(self, group: str, mark: bytes, new: bytes, count: int) -> bool:
         """Rows of partitions that follow each other, where all of them are there, or none in between; or False."""
         first, last = new[:KEY_BYTES], new[-KEPT_ROW_BYTES : KEY_BYTES - KEPT_ROW_BYTES]
+        groups = self._groups.of(group)
+        kept = groups.get(group)
+        if isinstance(kept, bytes) and len(kept) == len(new):
+            ends = kept[:KEY_BYTES], kept[-KEPT_ROW_BYTES : KEY_BYTES - KEPT_ROW_BYTES]
+            if ends == (first, last):  # a member that commits all that it has, again
+                groups[group] = new
+                return True
         blocks = self._blocks(group)
         found = _between(blocks, first, last)
         if found is None:

@@ -310,6 +310,25 @@ def test_log_offsets_go_on_where_their_lower_bits_end(bits: int) -> None:
     assert [store.log_offset_of("g", "t", one) for one in numbers] == [first + one for one in numbers]
 
 
+RUNS = st.tuples(st.sampled_from("xy"), st.integers(0, 3), st.integers(4, 6))
+"""Topic, first partition, and how many."""
+
+
+@given(st.lists(RUNS, min_size=1, max_size=6))
+def test_runs_of_one_length_are_a_dictionary(runs: list[tuple[str, int, int]]) -> None:
+    store, model = OffsetStore(), dict[tuple[str, int], int]()
+    for number, (topic, first, size) in enumerate(runs):
+        partitions = range(first, first + size)
+        store.apply("g", [TopicCommit(topic, partitions, [number] * size, [-1] * size, None)], number, number)
+        model |= {(topic, one): number for one in partitions}
+    found = {
+        (topic, one): at
+        for topic, columns in store.fetch_all("g")
+        for one, at in zip(columns.partitions, columns.offsets, strict=True)
+    }
+    assert (found, len(store)) == (model, len(model))
+
+
 def test_ended_topics_leave_nothing_behind() -> None:
     store = OffsetStore()
     for group in ("a", "b"):
