@@ -1,13 +1,29 @@
-"""The options of the benches that hold rows of load against Apache Kafka, and the line that each run prints."""
+"""Who stands beside keylane's broker in the benches of rows of load, their options, and the line of each run."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+import peers
+
+OURS, KAFKA, FLUSHING = "keylane", "Apache Kafka 4.3.1", "Apache Kafka 4.3.1, flushed"
+
+Beside = Callable[[ExitStack], Mapping[str, str]]
+"""Starts others, which end with the stack: bootstrap address by name."""
+
+
+def apache_kafka(stack: ExitStack) -> Mapping[str, str]:
+    """As it comes, and as one that flushes each batch."""
+    plain, flushing = peers.ApacheKafka(), peers.ApacheKafka({"log.flush.interval.messages": "1"})
+    return {name: stack.enter_context(one).bootstrap for name, one in ((KAFKA, plain), (FLUSHING, flushing))}
+
+
+def nobody(_stack: ExitStack) -> Mapping[str, str]:
+    return {}
 
 
 def arguments(name: str, about: str | None, pattern: str, sizes: str) -> argparse.Namespace:

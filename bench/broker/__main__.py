@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import peers
-from contests import arguments, reporter
+from contests import apache_kafka, arguments, nobody, reporter
 from pages import put_into_page
 
 from broker import report, size
@@ -30,7 +30,7 @@ def main() -> int:
             found["many"] = size.many_partitions(Path(folder))
         rows = selected(options.rows)
         if rows:
-            with Contest(Path(folder), with_kafka=lacking is None) as contest:
+            with Contest(Path(folder), nobody if lacking else apache_kafka) as contest:
                 print("warming up …", flush=True)
                 contest.warm_up(2 if options.quick else 20)
                 for row in rows:

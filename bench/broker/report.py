@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from broker.speed import FLUSHING, KAFKA, OURS
+from contests import FLUSHING, KAFKA, OURS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-import peers
+from contests import FLUSHING, KAFKA, OURS, Beside, nobody
 from peers import jvm
 
 from keylane.broker.process import BrokerProcess
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-OURS, KAFKA, FLUSHING = "keylane", "Apache Kafka 4.3.1", "Apache Kafka 4.3.1, flushed"
 DISK_PIECE_BYTES = 1_000_000
 """A producer's largest batch: what a flushing broker writes and syncs at a time."""
 DISK_S = 1.0
@@ -70,9 +69,9 @@ def selected(patterns: Sequence[str]) -> list[Row]:
 class Contest:
     """The brokers and the load generator. A context manager: their processes end with it."""
 
-    def __init__(self, folder: Path, *, with_kafka: bool) -> None:
+    def __init__(self, folder: Path, beside: Beside = nobody) -> None:
         self._folder = folder
-        self._with_kafka = with_kafka
+        self._beside = beside
         self._stack = contextlib.ExitStack()
         self._bootstraps: dict[str, str] = {}
         self._numbers = itertools.count()
@@ -80,10 +79,7 @@ class Contest:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             self._bootstraps[OURS] = stack.enter_context(BrokerProcess(self._folder / "data")).bootstrap
-            if self._with_kafka:
-                self._bootstraps[KAFKA] = stack.enter_context(peers.ApacheKafka()).bootstrap
-                flushing = peers.ApacheKafka({"log.flush.interval.messages": "1"})
-                self._bootstraps[FLUSHING] = stack.enter_context(flushing).bootstrap
+            self._bootstraps |= self._beside(stack)
             self._generator = stack.enter_context(jvm.LineProcess([sys.executable, "-m", "broker.load"]))
             self._stack = stack.pop_all()
         return self

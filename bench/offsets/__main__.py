@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import peers
-from contests import arguments, reporter
+from contests import apache_kafka, arguments, nobody, reporter
 from pages import put_into_page
 
 from offsets import report, servers
@@ -60,7 +60,7 @@ def measure(options: argparse.Namespace, found: report.Found, *, with_kafka: boo
     with tempfile.TemporaryDirectory(prefix="keylane-bench-", dir=options.folder) as folder:
         rows = selected(options.rows)
         if rows:
-            with Contest(Path(folder), with_kafka=with_kafka) as contest:
+            with Contest(Path(folder), apache_kafka if with_kafka else nobody) as contest:
                 print("warming up …", flush=True)
                 contest.warm_up(2 if options.quick else 40)
                 for row in rows:

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from offsets.speed import KAFKA, OURS
+from contests import KAFKA, OURS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import peers
 from broker.load import Load, fetch, producer_of, send_some
+from contests import OURS
 from peers import jvm
 from peers.cluster import NODES, ApacheCluster
 
 from keylane.kafka.admin import Admin
 from offsets import fail_over
 from offsets.load import TOPIC
-from offsets.speed import OURS, Contest, Row
+from offsets.speed import Contest, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -87,7 +88,7 @@ class ServersContest(Contest):
     """Three nodes, three servers, and the load generator. A context manager: their processes end with it."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, with_kafka=True)
+        super().__init__(folder)
         self._servers: list[ServerProcess] = []
 
     def __enter__(self) -> Self:

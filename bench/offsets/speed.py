@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-import peers
+from contests import FLUSHING, KAFKA, OURS, Beside, nobody
 from peers import jvm
 
 from keylane.broker.process import BrokerProcess
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-OURS, KAFKA, FLUSHING = "keylane", "Apache Kafka 4.3.1", "Apache Kafka 4.3.1, flushed"
 PARTITIONS = 1_000
 WARM_UP_S = 10
 
@@ -80,10 +79,10 @@ class Standing:
 class Contest:
     """The brokers and the load generator. A context manager: their processes end with it."""
 
-    def __init__(self, folder: Path, *, with_kafka: bool, partitions: int = PARTITIONS) -> None:
+    def __init__(self, folder: Path, beside: Beside = nobody, *, partitions: int = PARTITIONS) -> None:
         self._folder = folder
         self._partitions = partitions
-        self._with_kafka = with_kafka
+        self._beside = beside
         self._stack = contextlib.ExitStack()
         self._bootstraps: dict[str, str] = {}
 
@@ -91,10 +90,7 @@ class Contest:
         with contextlib.ExitStack() as stack:
             ours = stack.enter_context(BrokerProcess(self._folder / "data"))
             self._bootstraps[OURS] = ours.bootstrap
-            if self._with_kafka:
-                self._bootstraps[KAFKA] = stack.enter_context(peers.ApacheKafka()).bootstrap
-                flushing = peers.ApacheKafka({"log.flush.interval.messages": "1"})
-                self._bootstraps[FLUSHING] = stack.enter_context(flushing).bootstrap
+            self._bootstraps |= self._beside(stack)
             self._generator = stack.enter_context(jvm.LineProcess([sys.executable, "-m", "offsets.load"]))
             for bootstrap in self._bootstraps.values():
                 Admin({"bootstrap.servers": bootstrap}, timeout_ms=120_000).create_topics({TOPIC: self._partitions})

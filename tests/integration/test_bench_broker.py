@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import broker
 from broker import report, size
-from broker.speed import FLUSHING, KAFKA, OURS, Contest, Row
+from broker.speed import Contest, Row
+from contests import FLUSHING, KAFKA, OURS
 
 if TYPE_CHECKING:
     import pytest
@@ -28,7 +29,7 @@ ROWS = (
 def test_rows_are_run_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(broker.__file__).parents[1]))
     found = report.read(tmp_path / "none.json")
-    with Contest(tmp_path, with_kafka=False) as contest:
+    with Contest(tmp_path) as contest:
         for row in ROWS:
             runs = contest.play(row, 1, QUICK_S, lambda *_: None)
             assert list(runs) == [OURS]

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import offsets
 import pytest
+from contests import OURS
 from offsets import fail_over, report, servers, size
 from offsets.load import TOPIC
-from offsets.speed import OURS, ROWS, Contest, Row, selected
+from offsets.speed import ROWS, Contest, Row, selected
 
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
@@ -29,7 +30,7 @@ def test_rows_are_answered_and_reported(tmp_path: Path, monkeypatch: pytest.Monk
         Row("clients", "commit", 50, 1, 1, 0.0),
     ]
     found = report.read(tmp_path / "none.json")
-    with Contest(tmp_path, with_kafka=False, partitions=100) as contest:
+    with Contest(tmp_path, partitions=100) as contest:
         for row in rows:
             standings = contest.play(row, 1, QUICK_S, lambda *_: None)
             (run,) = standings[OURS].runs
@@ -54,7 +55,7 @@ def test_many_groups_commit_at_their_coordinators(tmp_path: Path, monkeypatch: p
     """As the rows of offset servers fill them with groups: each once, and then over and over."""
     monkeypatch.setenv("PYTHONPATH", str(Path(offsets.__file__).parents[1]))
     row = Row("groups", "commit", 4, 10, 1, 0.0, groups=30)
-    with Contest(tmp_path, with_kafka=False, partitions=1) as contest:
+    with Contest(tmp_path, partitions=1) as contest:
         (once,) = contest.play(row, 1, 0, lambda *_: None)[OURS].runs
         assert once["least_of_a_connection"] >= 30
         (again,) = contest.play(row, 1, QUICK_S, lambda *_: None)[OURS].runs
