@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keylane.cli.run import note_of
+from keylane.consumer.snapshot import Wait
 from keylane.kafka import group_wait
 from kit.stage import Member, Stage, ThreadMember, until
 
@@ -43,7 +44,7 @@ def test_a_member_that_is_started_after_a_kill_names_the_dead_one_until_the_grou
     member = ThreadMember(stage.pipeline(nothing, kafka=kafka), "next", ending_offsets="latest")
     until(lambda: member.consumer.snapshot().waits is not None, "it says what it waits for")
     found = member.consumer.snapshot()
-    assert found.waits is not None
+    assert isinstance(found.waits, Wait)
     assert found.waits.members == (dead.member_id,)
     text = (
         f"waits for the rebalance of group {stage.group}: member {dead.member_id} may be dead: up to 8 s; "
@@ -72,7 +73,7 @@ def test_under_kip_848_it_names_who_has_its_partitions(
     try:
         until(lambda: member.consumer.snapshot().waits is not None, "it says what it waits for")
         waits = member.consumer.snapshot().waits
-        assert waits is not None
+        assert isinstance(waits, Wait)
         assert waits.members == (dead.member_id,)
     finally:
         member.consumer.stop()

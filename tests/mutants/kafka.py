@@ -131,6 +131,27 @@ MUTANTS = [
         "unit/kafka/test_leaders.py::test_a_client_learns_who_leads_a_topic_before_it_is_told_to_read_it_and_once",
     ),
     Mutant(
+        "a partition that is paused waits for a transaction",
+        "kafka/open_wait.py",
+        "            if name in paused or log_ends",
+        "            if log_ends",
+        "unit/kafka/test_open_wait.py::test_a_paused_partition_stands_still_by_itself",
+    ),
+    Mutant(
+        "records that come after an open transaction do not end the wait",
+        "kafka/open_wait.py",
+        "        if offset >= self._ends.get(name, offset + 1):\n            self.forget(name)\n",
+        "        return\n",
+        "unit/kafka/test_open_wait.py::test_it_is_told_once_when_it_takes_long",
+    ),
+    Mutant(
+        "the end of a partition is the end of its log",
+        "kafka/consumer.py",
+        "                self.open_wait.ended(name, message.offset())\n",
+        "",
+        "interop/test_open_wait.py::test_a_consumer_behind_an_open_transaction_says_so[keylane]",
+    ),
+    Mutant(
         "a member waits for itself",
         "kafka/group_wait.py",
         "others = [one for one in found.members if one.member_id != member_id]",

@@ -110,6 +110,35 @@ class Wait:
 
 _SHOWN_MEMBERS = 3
 
+
+@dataclass(frozen=True, slots=True)
+class OpenTransactions:
+    """Where a reader of committed records stands behind a transaction that has been open for long."""
+
+    places: tuple[tuple[str, int, int], ...]
+    """Topic, partition, and the offset from which on nothing may be read before it ends."""
+
+    def merge(self, other: OpenTransactions) -> OpenTransactions:
+        return OpenTransactions(tuple(sorted({*self.places, *other.places})))
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{topic}-{number} from offset {offset} on" for topic, number, offset in self.places[:3])
+        more = f" and {len(self.places) - 3} more" if len(self.places) > 3 else ""
+        return (
+            f"waits for an open transaction: {shown}{more}; kafka-transactions.sh describe-producers names its "
+            "producer, and abort ends it where that is gone"
+        )
+
+
+def _merged_waits(waits: Sequence[Wait | OpenTransactions]) -> Wait | OpenTransactions | None:
+    """A rebalance first: until it is over, nobody reads."""
+    rebalances = [one for one in waits if isinstance(one, Wait)]
+    if rebalances:
+        return reduce(Wait.merge, rebalances)
+    opened = [one for one in waits if isinstance(one, OpenTransactions)]
+    return reduce(OpenTransactions.merge, opened) if opened else None
+
+
 Begun = tuple[float, str, int, int]
 """When the first attempt of a record began; its topic, partition and offset."""
 
@@ -170,8 +199,8 @@ class Snapshot:
     """Failed attempts by what was raised, and where; and coroutines that block their loop."""
     breakers: tuple[OpenBreaker, ...] = ()
     """Services that are down, and for how long: what would call them is held."""
-    waits: Wait | None = None
-    """What a consumer waits for that joins its group, when that takes long; None when it need not wait."""
+    waits: Wait | OpenTransactions | None = None
+    """What a consumer waits for, when that takes long: to join its group, or to read on; None when it need not wait."""
 
     @classmethod
     def of(
@@ -236,7 +265,7 @@ class Snapshot:
             oldest=max((one.oldest for one in many if one.oldest), key=lambda one: one.age_ms, default=None),
             failures=merged(*(one.failures for one in many)),
             breakers=longest(one for snapshot in many for one in snapshot.breakers),
-            waits=reduce(Wait.merge, waits) if (waits := [one.waits for one in many if one.waits]) else None,
+            waits=_merged_waits([one.waits for one in many if one.waits is not None]),
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from keylane.kafka.instance_name import InstanceName
 from keylane.kafka.leaders import Leaders
 from keylane.kafka.logs import ANSWER_S, Logs, Patience
 from keylane.kafka.offset_server_check import check_offset_servers
+from keylane.kafka.open_wait import OpenWait
 from keylane.kafka.places import SERVERS, are_apart, for_groups
 from keylane.kafka.presence import Heartbeats, Presence, interval_ms, session_s
 from keylane.kafka.settings import consumer_settings, fetcher_settings, is_cooperative, makes_topics, member_settings
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
     from keylane.consumer.commits import CommitProblem
     from keylane.consumer.ports import ConsumerListener, Offset
-    from keylane.consumer.snapshot import Wait
+    from keylane.consumer.snapshot import OpenTransactions, Wait
     from keylane.consumer.start import Start
     from keylane.kafka import exact_transactions
     from keylane.kafka.group_times import GroupTimes
@@ -163,9 +164,9 @@ class KafkaConsumer:
         return None if self._pipeline.assignment else session_s(self._pipeline.kafka)
 
     @property
-    def waits(self) -> Wait | None:
-        """What this member waits for while it joins its group; any thread."""
-        return self._group_wait.wait
+    def waits(self) -> Wait | OpenTransactions | None:
+        """What this member waits for while it joins its group, or cannot read on; any thread."""
+        return self._group_wait.wait or self._fetcher.open_wait.wait
 
     def check_starts(self, check: Callable[[Sequence[Start]], None]) -> None:
         """Have `check` called with the starts of partitions before anything of them begins; what it raises ends the
@@ -343,6 +344,7 @@ class Fetcher:
         self._topics: set[str] = set()
         """All that were ever read."""
         self._paused: set[tuple[str, int]] = set()
+        self.open_wait = OpenWait()
 
     # --- any thread ---
 
@@ -386,6 +388,7 @@ class Fetcher:
             _, high = self._client.get_watermark_offsets(TopicPartition(*name), cached=True)
             if high >= 0:  # below: nothing was fetched yet
                 ends[name] = high
+        self.open_wait.look(ends, self._paused, monotonic())
         return ends
 
     def close(self) -> None:
@@ -415,6 +418,7 @@ class Fetcher:
         for name in names:
             self._epochs.pop(name, None)
             self._paused.discard(name)
+            self.open_wait.forget(name)
 
     def _ours(self, names: Iterable[tuple[str, int]]) -> list[TopicPartition]:
         """Those that were not taken from us since they were asked for."""
@@ -434,6 +438,7 @@ class Fetcher:
                 lists.setdefault((topic, partition), []).extend(run)
         for name, some in lists.items():
             polled.count += len(some)
+            self.open_wait.read(name, some[-1].offset())
             if name in self._epochs:
                 polled.batches.append((name, self._epochs[name], some))
         return polled
@@ -444,6 +449,7 @@ class Fetcher:
         name = (message.topic(), message.partition())
         if error.code() == PARTITION_END:
             if name in self._epochs:
+                self.open_wait.ended(name, message.offset())
                 polled.ends.append((name, self._epochs[name], message.offset()))
         elif error.code() == OUT_OF_RANGE:
             if name in self._epochs:
