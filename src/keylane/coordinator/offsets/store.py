@@ -112,8 +112,7 @@ class TopicMarks(dict[str, bytes]):
 
 
 class GroupTable:
-    """Owned by the store: blocks of rows by group, in dictionaries of unlike sizes. `by_hash[place_in(group)]` is
-    the one that a group is in, or would be.
+    """Owned by the store: blocks of rows by group, in dictionaries of unlike sizes.
 
     A dictionary that is full doubles: a group's place takes 22 bytes in a full one, and 44 in one that has just grown.
     These grow one after the other, so a place takes 25 to 35 bytes on the whole, and no growth holds up everybody for
