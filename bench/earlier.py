@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from archives import unpack
 from broker import speed as records
-from contests import OURS, reporter
+from contests import OURS
 from offsets import speed as offsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 EARLIER = "earlier"
+ROWS = ("produce 1*B", "fetch 1*B", "commit, 1 client, *", "commit, * × 100 *", "commit, 100 partitions", "fetch, 4 *")
 LINE = "{:36} {:>12} {:>12} {:>8}"
 _READY = re.compile(r"ready on (\S+:\d+) ")
 
@@ -68,17 +69,21 @@ def line(name: str, runs: Mapping[str, list[dict[str, Any]]]) -> str:
     return LINE.format(name, f"{ours:,.0f}", f"{earlier:,.0f}", f"{ours / earlier:.3f}")
 
 
+def quietly(_name: str, _run: Any) -> None:
+    """The table has the medians alone."""
+
+
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that brokers and load generators end with us
     parser = argparse.ArgumentParser(prog="make bench-earlier", description=__doc__)
     add = parser.add_argument
     add("--commit", required=True, help="the commit to stand beside: HEAD~1, a tag")
-    add("--rows", nargs="*", default=["produce 1*B", "fetch 1*B", "commit*flight", "commit, 100*", "fetch, 4*"])
+    add("--rows", nargs="*", default=ROWS, metavar="NAME", help=f"rows by name or pattern ({'; '.join(ROWS)})")
     add("--repeat", type=int, default=7, help="runs a row and broker; the median counts (7)")
     add("--seconds", type=float, default=4, help="length of a run (4)")
     add("--folder", default=None, metavar="DIR", help="a folder on the disk to measure (the temporary folder)")
     options = parser.parse_args()
-    lines = [LINE.format("per second", OURS, EARLIER, "ratio")]
+    print(LINE.format("per second", OURS, EARLIER, "ratio"), flush=True)
     with tempfile.TemporaryDirectory(prefix="keylane-bench-", dir=options.folder) as temporary:
         folder = Path(temporary)
         path = sources(options.commit, folder)
@@ -91,19 +96,17 @@ def main() -> None:
             with records.Contest(folder, beside) as contest:
                 contest.warm_up(8)
                 for row in of_records:
-                    found = contest.play(
-                        replace(row, peers=(EARLIER,)), options.repeat, options.seconds, reporter(row.name)
-                    )
-                    lines.append(line(row.name, found))
+                    found = contest.play(replace(row, peers=(EARLIER,)), options.repeat, options.seconds, quietly)
+                    print(line(row.name, found), flush=True)
         of_offsets = offsets.selected(options.rows)
         if of_offsets:
             with offsets.Contest(folder / "offsets", beside) as commits:
                 commits.warm_up()
                 for one in of_offsets:
                     row_beside = replace(one, peer=EARLIER, is_against_disk=False)
-                    standings = commits.play(row_beside, options.repeat, options.seconds, reporter(one.name))
-                    lines.append(line(one.name, {name: standing.runs for name, standing in standings.items()}))
-    print("\n".join(lines))
+                    standings = commits.play(row_beside, options.repeat, options.seconds, quietly)
+                    runs = {name: standing.runs for name, standing in standings.items()}
+                    print(line(one.name, runs), flush=True)
 
 
 if __name__ == "__main__":
