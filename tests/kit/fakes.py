@@ -133,13 +133,16 @@ class FakeConsumer:
                 polled.ends.append((name, self.epochs[name], len(log)))
         return polled if polled.batches or polled.ends else None
 
-    def pause(self, names: Iterable[TopicPartition]) -> None:
-        ours = [name for name in names if name in self.positions]
+    def pause(self, epochs: Mapping[TopicPartition, int]) -> None:
+        ours = self._current(epochs)
         self.pauses += len(ours)
         self.paused.update(ours)
 
-    def resume(self, names: Iterable[TopicPartition]) -> None:
-        self.paused.difference_update(names)
+    def resume(self, epochs: Mapping[TopicPartition, int]) -> None:
+        self.paused.difference_update(self._current(epochs))
+
+    def _current(self, epochs: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+        return [name for name, epoch in epochs.items() if name in self.positions and self.epochs[name] == epoch]
 
     def commit(self, offsets: Sequence[Offset]) -> None:
         problems = self._broker.apply(offsets)

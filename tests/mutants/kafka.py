@@ -131,6 +131,13 @@ MUTANTS = [
         "unit/kafka/test_leaders.py::test_a_client_learns_who_leads_a_topic_before_it_is_told_to_read_it_and_once",
     ),
     Mutant(
+        "a pause that comes late holds the partition of another assignment",
+        "kafka/consumer.py",
+        "        return [name for name, epoch in epochs.items() if self._epochs.get(name) == epoch]",
+        "        return list(epochs)",
+        "unit/kafka/test_fetcher_pauses.py::test_a_pause_of_an_assignment_that_is_over_does_not_hold_the_next_one",
+    ),
+    Mutant(
         "a partition that is paused waits for a transaction",
         "kafka/open_wait.py",
         "            if name in paused or log_ends",

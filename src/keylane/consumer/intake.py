@@ -39,7 +39,7 @@ from keylane.errors import HandlerError, InternalError, PeerError
 from keylane.pipeline import RebalanceListener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from keylane.consumer.commits import CommitEntry, CommitProblem
     from keylane.consumer.ports import ConsumerPort
@@ -189,11 +189,11 @@ class Intake:
         else:
             self._requests.put((self._commit, entries))
 
-    def pause(self, names: list[TopicPartition]) -> None:
-        self._requests.put((self._consumer.pause, names))
+    def pause(self, epochs: Mapping[TopicPartition, int]) -> None:
+        self._requests.put((self._consumer.pause, epochs))
 
-    def resume(self, names: list[TopicPartition]) -> None:
-        self._requests.put((self._consumer.resume, names))
+    def resume(self, epochs: Mapping[TopicPartition, int]) -> None:
+        self._requests.put((self._consumer.resume, epochs))
 
     def ask_committed(self, names: list[TopicPartition]) -> None:
         self._requests.put((self._ask_committed, names))

@@ -275,9 +275,9 @@ class Loop:
     def _direct_intake(self, plan: Plan) -> None:
         intake = self._intake
         if plan.pause:
-            intake.pause([one.name for one in plan.pause])
+            intake.pause({one.name: one.epoch for one in plan.pause})
         if plan.resume:
-            intake.resume([one.name for one in plan.resume])
+            intake.resume({one.name: one.epoch for one in plan.resume})
         if plan.commit is not None:
             (intake if self._transactions is None else self._transactions).commit(plan.commit)
         if plan.reload:

@@ -97,8 +97,12 @@ class ConsumerPort(Protocol):
     def poll(self, max_records: int, timeout_s: float) -> Polled | None:
         """At most `max_records` records (0: none); None when there was nothing within `timeout_s`. Serves commits."""
 
-    def pause(self, names: Iterable[TopicPartition]) -> None: ...
-    def resume(self, names: Iterable[TopicPartition]) -> None: ...
+    def pause(self, epochs: Mapping[TopicPartition, int]) -> None:
+        """Of these partitions, those whose assignment is still of that epoch: a request may come late, and the
+        partition was given back and given anew meanwhile."""
+
+    def resume(self, epochs: Mapping[TopicPartition, int]) -> None:
+        """The same."""
 
     def commit(self, offsets: Sequence[Offset]) -> None:
         """Start a commit; `on_committed` has its answer. One at a time."""

@@ -219,11 +219,11 @@ class KafkaConsumer:
         """The next poll raises this. Any thread."""
         self._faults.fail(error)
 
-    def pause(self, names: Iterable[tuple[str, int]]) -> None:
-        self._fetcher.pause(names)
+    def pause(self, epochs: Mapping[tuple[str, int], int]) -> None:
+        self._fetcher.pause(epochs)
 
-    def resume(self, names: Iterable[tuple[str, int]]) -> None:
-        self._fetcher.resume(names)
+    def resume(self, epochs: Mapping[tuple[str, int], int]) -> None:
+        self._fetcher.resume(epochs)
 
     def log_ends(self) -> Mapping[tuple[str, int], int]:
         return self._fetcher.log_ends()
@@ -370,15 +370,17 @@ class Fetcher:
         messages = consume_some(self._client, max_records, timeout_s - for_assignment_s)
         return self._by_partition(messages) if messages else None
 
-    def pause(self, names: Iterable[tuple[str, int]]) -> None:
+    def pause(self, epochs: Mapping[tuple[str, int], int]) -> None:
+        """See `ConsumerPort.pause`."""
         self._obey()
-        if ours := self._ours(names):
+        if ours := self._ours(self._current(epochs)):
             self._client.pause(ours)
             self._paused.update((one.topic, one.partition) for one in ours)
 
-    def resume(self, names: Iterable[tuple[str, int]]) -> None:
+    def resume(self, epochs: Mapping[tuple[str, int], int]) -> None:
+        """See `ConsumerPort.resume`."""
         self._obey()
-        if ours := self._ours(names):
+        if ours := self._ours(self._current(epochs)):
             self._client.resume(ours)
             self._paused.difference_update((one.topic, one.partition) for one in ours)
 
@@ -419,6 +421,9 @@ class Fetcher:
             self._epochs.pop(name, None)
             self._paused.discard(name)
             self.open_wait.forget(name)
+
+    def _current(self, epochs: Mapping[tuple[str, int], int]) -> list[tuple[str, int]]:
+        return [name for name, epoch in epochs.items() if self._epochs.get(name) == epoch]
 
     def _ours(self, names: Iterable[tuple[str, int]]) -> list[TopicPartition]:
         """Those that were not taken from us since they were asked for."""

@@ -321,7 +321,7 @@ def test_a_pause_comes_before_the_record_that_is_allowed_with_it() -> None:
                 intake.allow(1)  # of the time before
                 return (lambda _: None), None
             if not waiting:
-                intake.pause([T0])
+                intake.pause({T0: 1})
                 intake.allow(2)
                 raise Empty
             return waiting.popleft()
