@@ -200,6 +200,9 @@ def test_closing_while_the_broker_is_away_ends_within_its_bounds(
             consumer.stop()
             thread.join(40)
             assert not thread.is_alive()
-            # librdkafka sends a commit again and again that was in its queue when the connection broke, and its thread,
-            # which was left behind, waits for that.
-            broker.start()
+        # librdkafka sends a commit again and again that was in its queue when the connection broke, and the member's
+        # thread, which was left behind, waits for that.
+        broker.start()
+        for left in [one for one in threading.enumerate() if one.name == "keylane-group"]:
+            left.join(60)
+            assert not left.is_alive(), "the member's thread ends when its broker is back"
