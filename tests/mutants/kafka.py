@@ -133,8 +133,8 @@ MUTANTS = [
     Mutant(
         "a pause that comes late holds the partition of another assignment",
         "kafka/consumer.py",
-        "        return [name for name, epoch in epochs.items() if self._epochs.get(name) == epoch]",
-        "        return list(epochs)",
+        " for name, epoch in epochs.items() if self._epochs.get(name) == epoch]",
+        " for name in epochs]",
         "unit/kafka/test_fetcher_pauses.py::test_a_pause_of_an_assignment_that_is_over_does_not_hold_the_next_one",
     ),
     Mutant(

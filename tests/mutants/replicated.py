@@ -144,8 +144,8 @@ MUTANTS = [
     Mutant(
         "a follower serves",
         "coordinator/coordinator.py",
-        "        if self._is_closed or self._load_task is None or (self._foreign and not self.owns(group)):",
-        "        if self._is_closed or (self._foreign and not self.owns(group)):",
+        "        if self._is_closed or self._load_task is None or not self.owns(group):",
+        "        if self._is_closed or not self.owns(group):",
         "unit/broker/test_offset_fetch.py::test_a_refusal_is_no_offset",
     ),
     Mutant(

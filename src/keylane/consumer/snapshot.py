@@ -98,9 +98,7 @@ class Wait:
         return Wait(self.group, both or self.members, max(self.session_timeout_ms, other.session_timeout_ms))
 
     def __str__(self) -> str:
-        shown = ", ".join(self.members[:_SHOWN_MEMBERS])
-        more = len(self.members) - _SHOWN_MEMBERS
-        shown = f"{shown} and {more} more" if more > 0 else shown
+        shown = _some(self.members)
         who = f"member {shown}" if len(self.members) == 1 else f"one of the members {shown}"
         return (
             f"waits for the rebalance of group {self.group}: {who} may be dead: up to "
@@ -108,7 +106,13 @@ class Wait:
         )
 
 
-_SHOWN_MEMBERS = 3
+_SHOWN = 3
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
+    shown, more = ", ".join(names[:_SHOWN]), len(names) - _SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +126,9 @@ class OpenTransactions:
         return OpenTransactions(tuple(sorted({*self.places, *other.places})))
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{topic}-{number} from offset {offset} on" for topic, number, offset in self.places[:3])
-        more = f" and {len(self.places) - 3} more" if len(self.places) > 3 else ""
+        shown = _some([f"{topic}-{number} from offset {offset} on" for topic, number, offset in self.places])
         return (
-            f"waits for an open transaction: {shown}{more}; kafka-transactions.sh describe-producers names its "
+            f"waits for an open transaction: {shown}; kafka-transactions.sh describe-producers names its "
             "producer, and abort ends it where that is gone"
         )
 

@@ -223,7 +223,7 @@ class Coordinator:
 
     def _refusal(self, group: str) -> int:
         """Why this group is not served here, or NONE."""
-        if self._is_closed or self._load_task is None or (self._foreign and not self.owns(group)):
+        if self._is_closed or self._load_task is None or not self.owns(group):
             return codes.NOT_COORDINATOR
         if self._loading and partition_for(group, self._partitions) in self._loading:
             is_broken = self._load_task.done()

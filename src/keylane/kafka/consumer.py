@@ -373,14 +373,14 @@ class Fetcher:
     def pause(self, epochs: Mapping[tuple[str, int], int]) -> None:
         """See `ConsumerPort.pause`."""
         self._obey()
-        if ours := self._ours(self._current(epochs)):
+        if ours := self._current(epochs):
             self._client.pause(ours)
             self._paused.update((one.topic, one.partition) for one in ours)
 
     def resume(self, epochs: Mapping[tuple[str, int], int]) -> None:
         """See `ConsumerPort.resume`."""
         self._obey()
-        if ours := self._ours(self._current(epochs)):
+        if ours := self._current(epochs):
             self._client.resume(ours)
             self._paused.difference_update((one.topic, one.partition) for one in ours)
 
@@ -422,8 +422,9 @@ class Fetcher:
             self._paused.discard(name)
             self.open_wait.forget(name)
 
-    def _current(self, epochs: Mapping[tuple[str, int], int]) -> list[tuple[str, int]]:
-        return [name for name, epoch in epochs.items() if self._epochs.get(name) == epoch]
+    def _current(self, epochs: Mapping[tuple[str, int], int]) -> list[TopicPartition]:
+        """Those whose assignment is still of that epoch."""
+        return [TopicPartition(*name) for name, epoch in epochs.items() if self._epochs.get(name) == epoch]
 
     def _ours(self, names: Iterable[tuple[str, int]]) -> list[TopicPartition]:
         """Those that were not taken from us since they were asked for."""
