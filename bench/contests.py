@@ -44,7 +44,11 @@ def arguments(name: str, about: str | None, pattern: str, sizes: str) -> argpars
 def reporter(name: str) -> Callable[[str, Any], None]:
     """Prints a line for each run of the row of that name."""
 
-    def line(contestant: str, run: Any) -> None:
-        print(f"{name:36} {contestant:28} {run['per_s']:>10,.0f}/s  load {run['load']:.1f}", flush=True)
+    def line(contestant: str, run: Mapping[str, Any]) -> None:
+        if "per_s" in run:
+            figure = f"{run['per_s']:>10,.0f}/s"
+        else:
+            figure = ", ".join(f"{what} {value:.1f}" for what, value in run.items() if what != "load")
+        print(f"{name:36} {contestant:28} {figure}  load {run['load']:.1f}", flush=True)
 
     return line

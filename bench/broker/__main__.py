@@ -6,6 +6,7 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import peers
 from contests import apache_kafka, arguments, nobody, reporter
@@ -13,6 +14,9 @@ from pages import put_into_page
 
 from broker import report, size
 from broker.speed import Contest, selected
+
+if TYPE_CHECKING:
+    import argparse
 
 
 def main() -> int:
@@ -24,24 +28,31 @@ def main() -> int:
     lacking = peers.missing()
     if lacking:
         print(f"without Apache Kafka: {lacking}")
+    try:
+        measure(options, found, with_kafka=lacking is None)
+    finally:
+        report.write(options.json, found)
+    text = report.markdown(found)
+    print(text)
+    if options.page:
+        put_into_page(options.page, "broker", text)
+    return 0
+
+
+def measure(options: argparse.Namespace, found: report.Found, *, with_kafka: bool) -> None:
+    """All that is asked for, into `found`, which has what is measured also when it is stopped."""
     with tempfile.TemporaryDirectory(prefix="keylane-bench-", dir=options.folder) as folder:
         if options.sizes:
             found["starts"] = size.starts(Path(folder))
             found["many"] = size.many_partitions(Path(folder))
         rows = selected(options.rows)
         if rows:
-            with Contest(Path(folder), nobody if lacking else apache_kafka) as contest:
+            with Contest(Path(folder), apache_kafka if with_kafka else nobody) as contest:
                 print("warming up …", flush=True)
                 contest.warm_up(2 if options.quick else 20)
                 for row in rows:
                     repeat, seconds = (1, 1) if options.quick else (options.repeat, options.seconds)
                     report.add_row(found, row, contest.play(row, repeat, seconds, reporter(row.name)))
-    report.write(options.json, found)
-    text = report.markdown(found)
-    print(text)
-    if options.page:
-        put_into_page(options.page, "broker", text)
-    return 0
 
 
 if __name__ == "__main__":

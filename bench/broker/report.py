@@ -100,6 +100,6 @@ def _many(one: Mapping[str, float]) -> str:
     return (
         f"{one['topics']:,} topics of {one['partitions']} partitions: {one['mb']:.0f} MB of memory "
         f"({one['empty_mb']:.0f} MB without any; {one['kb_a_partition']:.1f} KB a partition), made in "
-        f"{one['made_s']:.1f} s; a start on them takes {one['started_s']:.1f} s after a clean stop, "
+        f"{one['made_s']:.1f} s;\na start on them takes {one['started_s']:.1f} s after a clean stop, "
         f"{one['recovered_s']:.1f} s after a crash."
     )

@@ -320,7 +320,9 @@ def measure(kind: str, size: int = MEMBERS) -> dict[str, Any]:
     with peers.ApacheKafka({"group.initial.rebalance.delay.ms": "3000"}, heap_mb=1_024) as kafka:
         admin = Admin({"bootstrap.servers": kafka.bootstrap}, timeout_ms=120_000)
         admin.create_topics({TOPIC: size})
-        admin.committed_offsets(_name(kind, size))  # so that its coordinator is there
+        while TOPIC not in admin.topics():  # a topic is made before every broker knows of it
+            time.sleep(0.1)
+        admin.committed_offsets(_name(kind, size), [TOPIC])  # so that its coordinator is there
         return asyncio.run(_measured(kind, kafka, size))
 
 

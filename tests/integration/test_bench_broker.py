@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import broker
 from broker import report, size
 from broker.speed import Contest, Row
-from contests import FLUSHING, KAFKA, OURS
+from contests import FLUSHING, KAFKA, OURS, reporter
 
 if TYPE_CHECKING:
     import pytest
@@ -31,7 +31,7 @@ def test_rows_are_run_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     found = report.read(tmp_path / "none.json")
     with Contest(tmp_path) as contest:
         for row in ROWS:
-            runs = contest.play(row, 1, QUICK_S, lambda *_: None)
+            runs = contest.play(row, 1, QUICK_S, reporter(row.name))
             assert list(runs) == [OURS]
             figures = ["comes_nothing_s", "comes_longest_s", "goes_nothing_s", "goes_longest_s"]
             assert all(runs[OURS][0][name] > 0 for name in (figures if "rebalance" in row.what else ["per_s"]))

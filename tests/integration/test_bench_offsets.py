@@ -10,7 +10,7 @@ from pathlib import Path
 
 import offsets
 import pytest
-from contests import OURS
+from contests import OURS, reporter
 from offsets import fail_over, report, servers, size
 from offsets.load import TOPIC
 from offsets.speed import ROWS, Contest, Row, selected
@@ -32,14 +32,14 @@ def test_rows_are_answered_and_reported(tmp_path: Path, monkeypatch: pytest.Monk
     found = report.read(tmp_path / "none.json")
     with Contest(tmp_path, partitions=100) as contest:
         for row in rows:
-            standings = contest.play(row, 1, QUICK_S, lambda *_: None)
+            standings = contest.play(row, 1, QUICK_S, reporter(row.name))
             (run,) = standings[OURS].runs
             assert run["answered"] > 0
             assert run["least_of_a_connection"] > 0
             assert (run["p99_ms"] is not None) is (row.in_flight == 1)
             report.add_row(found, row, standings)
         with pytest.raises(RuntimeError, match="an answer that is not expected"):
-            contest.play(Row("too many", "commit", 1, 1, 101, 1.0), 1, QUICK_S, lambda *_: None)
+            contest.play(Row("too many", "commit", 1, 1, 101, 1.0), 1, QUICK_S, reporter("too many"))
     found["environment"] = {"cpus": os.cpu_count()}
     path = tmp_path / "out" / "bench.json"
     report.write(path, found)
@@ -56,9 +56,9 @@ def test_many_groups_commit_at_their_coordinators(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("PYTHONPATH", str(Path(offsets.__file__).parents[1]))
     row = Row("groups", "commit", 4, 10, 1, 0.0, groups=30)
     with Contest(tmp_path, partitions=1) as contest:
-        (once,) = contest.play(row, 1, 0, lambda *_: None)[OURS].runs
+        (once,) = contest.play(row, 1, 0, reporter(row.name))[OURS].runs
         assert once["least_of_a_connection"] >= 30
-        (again,) = contest.play(row, 1, QUICK_S, lambda *_: None)[OURS].runs
+        (again,) = contest.play(row, 1, QUICK_S, reporter(row.name))[OURS].runs
         assert again["answered"] > 0
 
 
