@@ -11,20 +11,25 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 import keylane.testing
+from keylane.broker import server
 from keylane.errors import PeerError, UsageError
 from keylane.kafka.bulk import BulkProducer, read_to_end
 from keylane.records import Output
 from keylane.testing.faults import api_names
-from kit.protocol import ProtocolClient
+from keylane.wire.versions import request_type
+from kit.protocol import ProtocolClient, part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -83,6 +88,31 @@ def leaves_nothing_behind(folder: Path) -> None:
         with ProtocolClient(broker.bootstrap_servers) as client:
             client.ask("api_versions", 0)
     assert traces(folder) - before == Counter()
+
+
+def test_it_leaves_no_connection_behind(tmp_path: Path) -> None:
+    alone(leaves_no_connection_behind, tmp_path)
+
+
+def leaves_no_connection_behind(folder: Path) -> None:
+    """Of a client that does not take what it has asked for."""
+    wanted = part("fetch", 4, "FetchPartition", partition=0, fetch_offset=0, partition_max_bytes=10_000_000)
+    topics = (part("fetch", 4, "FetchTopic", topic="t", partitions=(wanted,)),)
+    limits = {"max_wait": timedelta(0), "min_bytes": 1, "max_bytes": 10_000_000, "isolation_level": 0}
+    request = request_type("fetch", 4)(replica_id=-1, topics=topics, **limits)
+    with warnings.catch_warnings(record=True) as told, mock.patch.object(server, "DRAIN_TIMEOUT_S", 0.2):
+        warnings.simplefilter("always", ResourceWarning)
+        with keylane.testing.broker(topics={"t": 1}) as broker:
+            with BulkProducer(broker.bootstrap_servers) as producer:
+                for _ in range(20):
+                    producer.produce(Output("t", value=bytes(500_000)))
+            client = ProtocolClient(broker.bootstrap_servers)
+            for _ in range(20):
+                client.send("fetch", request)
+            client.receive()
+        gc.collect()
+        client.close()
+    assert [str(one.message) for one in told] == []
 
 
 def test_it_leaves_nothing_behind_when_it_does_not_start(tmp_path: Path) -> None:

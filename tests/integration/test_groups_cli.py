@@ -281,6 +281,16 @@ def test_static_members_are_told_from_dynamic_ones(broker: BrokerProcess, admin:
     assert static.assignment == dynamic.assignment == tuple(("flights", partition) for partition in range(4))
 
 
+def test_a_static_member_that_has_stopped_is_told(broker: BrokerProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the lanes of a query that has just ended."""
+    reset = ("reset", "stopped", "--to-earliest", "--bootstrap", broker.bootstrap)
+    with member(broker, "stopped", "worker", {"group.instance.id": "lane-0"}):
+        pass
+    code, out, err = keylane(capsys, *reset)
+    assert (code, out) == (2, "")
+    assert "stop them first (a static member that has stopped stays one until its session timeout); a live" in err
+
+
 def test_what_a_group_has_committed(broker: BrokerProcess, admin: Admin) -> None:
     commit(broker, "raw", [TopicPartition("weather.raw", 0, 0), TopicPartition("flights", 2, 5, metadata="bAAGNgA=")])
     assert admin.committed_offsets("raw") == {

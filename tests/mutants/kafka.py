@@ -22,6 +22,13 @@ MUTANTS = [
         "guarantee 1",
     ),
     Mutant(
+        "certificates that librdkafka takes are refused, as by the default of Python 3.13",
+        "kafka/login.py",
+        "    context.verify_flags &= ~ssl.VERIFY_X509_STRICT",
+        "    context.verify_flags |= ssl.VERIFY_X509_STRICT",
+        "unit/kafka/test_login.py::test_certificates_are_asked_for_what_librdkafka_asks",
+    ),
+    Mutant(
         "a shorter session timeout of the broker's does not shorten the lease that runs",
         "consumer/intake.py",
         "            self.until -= before - self._length_s\n",

@@ -44,7 +44,7 @@ MAX_BYTES_IN_FLIGHT = 64 * 1024 * 1024
 """Request bytes of one connection that may be under way before it is not read from for the while."""
 TLS_HANDSHAKE_TIMEOUT_S = 10.0
 DRAIN_TIMEOUT_S = 5.0
-"""How long a stopping broker waits for requests that are under way."""
+"""How long a stopping broker waits for requests that are under way, and for clients to take their answers."""
 READ_BYTES = 256 * 1024
 """Of one connection at a time, into a buffer that all share: a new one for each read costs more than the rest of it."""
 
@@ -180,6 +180,8 @@ class Connection(asyncio.BufferedProtocol):
             self._server.limits.enter(self._host)
         except TooManyConnectionsError as error:
             self._refuse(error)
+        if self._server.is_stopping:
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._transport = None
@@ -187,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
             if place.turn is not None:
                 place.turn.cancel()
         self._answers.clear()
-        self._server.connections.discard(self)
+        self._server.left(self)
         self._server.limits.leave(self._host)
         self.regulate()
         for poll in self._polls:
@@ -238,6 +240,11 @@ class Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+
+    def abort(self) -> None:
+        """Close it without what the client has not taken."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def close_if_idle(self, since: float) -> None:
         """Close a connection that has been quiet since then."""
@@ -409,6 +416,7 @@ class BrokerServer:
         self.waiting: dict[Round, list[_Waiting]] = {}
         """Calls of all connections that wait for a disk, by what they wait for: one wake-up for all of them."""
         self.is_stopping = False
+        self._last_left: asyncio.Future[None] | None = None
         self._server: asyncio.Server | None = None
         self._idle_check: asyncio.TimerHandle | None = None
 
@@ -433,14 +441,30 @@ class BrokerServer:
         if self._idle_check is not None:
             self._idle_check.cancel()
         if self._server is not None:
+            for listener in self._server.sockets:
+                self.loop.remove_reader(listener.fileno())
+            await asyncio.sleep(0)  # what was accepted is a connection then: asyncio leaves it behind after a close
             self._server.close()
+        try:
+            async with asyncio.timeout(DRAIN_TIMEOUT_S):
+                await asyncio.gather(*(connection.drain() for connection in self.connections))
+                await self._nobody_is_left()
+        except TimeoutError:
+            for connection in self.connections:
+                connection.abort()
+            await self._nobody_is_left()
+
+    async def _nobody_is_left(self) -> None:
+        """Wait for it: a transport that the loop leaves behind warns its program, and in Python 3.13 raises there."""
         if self.connections:
-            drains = [self.loop.create_task(connection.drain()) for connection in self.connections]
-            _, late = await asyncio.wait(drains, timeout=DRAIN_TIMEOUT_S)
-            for drain in late:
-                drain.cancel()
-            for connection in list(self.connections):
-                connection.close()
+            self._last_left = self.loop.create_future()
+            await self._last_left
+
+    def left(self, connection: Connection) -> None:
+        """A connection is lost."""
+        self.connections.discard(connection)
+        if not self.connections and self._last_left is not None and not self._last_left.done():
+            self._last_left.set_result(None)
 
     def wait(self, durable: Round, call: _Waiting) -> None:
         """Go on with this call when the round is over."""

@@ -156,10 +156,13 @@ def print_delete_offsets(report: dict[str, Any]) -> None:
 def check_empty(admin: Admin, group: str) -> GroupDescription:
     """The group, which has no members. Raises `UsageError` for one that has some."""
     description = admin.describe_group(group)
-    if description.members or description.state not in ("empty", "dead"):
-        clients = ", ".join(sorted({f"{one.client_id} on {one.host}" for one in description.members})) or "joining now"
+    members = description.members
+    if members or description.state not in ("empty", "dead"):
+        clients = ", ".join(sorted({f"{one.client_id} on {one.host}" for one in members})) or "joining now"
+        is_static = any(one.group_instance_id is not None for one in members)
+        stays = " (a static member that has stopped stays one until its session timeout)" if is_static else ""
         raise UsageError(
-            f"the group {group!r} is {description.state} with {len(description.members)} members ({clients}): stop "
-            "them first; a live group's offsets are its members' to commit (`keylane operate` tells them what to do)"
+            f"the group {group!r} is {description.state} with {len(members)} members ({clients}): stop them "
+            f"first{stays}; a live group's offsets are its members' to commit (`keylane operate` tells them what to do)"
         )
     return description

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,21 @@ def test_a_broker_that_does_not_know_the_password(answer: bytes) -> None:
     messages.send(CHALLENGE)
     with pytest.raises(LoginError, match="does not know the user's password"):
         messages.send(answer)
+
+
+def test_certificates_are_asked_for_what_librdkafka_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default of Python 3.13 refuses a CA without a key identifier."""
+    default = ssl.create_default_context
+
+    def of_python_313(**options: Any) -> ssl.SSLContext:
+        context = default(**options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", of_python_313)
+    tls = login_of({"security.protocol": "ssl"}).tls
+    assert tls is not None
+    assert not tls.verify_flags & ssl.VERIFY_X509_STRICT
 
 
 def test_settings() -> None:
