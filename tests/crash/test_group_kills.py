@@ -40,8 +40,8 @@ ACCEPT, RELEASE = 1, 2
 MS = datetime.timedelta(milliseconds=1)
 SETTINGS = {
     "offsets.topic.segment.bytes": str(64 * 1024),  # so small that a broker writes snapshots all the time
-    "group.consumer.heartbeat.interval.ms": "100",
-    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "500",  # so long does librdkafka wait for its answer
+    "group.consumer.min.heartbeat.interval.ms": "500",
     "group.share.record.lock.duration.ms": "60000",  # however slow this machine is, none ends
 }
 KILLS = [pytest.param(3, marks=pytest.mark.full), pytest.param(200, marks=pytest.mark.soak)]
