@@ -29,6 +29,14 @@ MUTANTS = [
         "unit/kafka/test_login.py::test_certificates_are_asked_for_what_librdkafka_asks",
     ),
     Mutant(
+        "a static member that comes back with other topics is given what it had",
+        "kafka/instance_name.py",
+        "if holder.topics is None or holder.topics == topics:",
+        "if holder.topics is not None or holder.topics != topics:",
+        "integration/test_static_subscriptions.py::test_the_driver_of_a_query_comes_back_with_another_topic[keylane]",
+        "consumer groups: static members",
+    ),
+    Mutant(
         "a shorter session timeout of the broker's does not shorten the lease that runs",
         "consumer/intake.py",
         "            self.until -= before - self._length_s\n",

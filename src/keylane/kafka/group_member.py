@@ -224,13 +224,16 @@ class GroupMember:
             self._do(self._membership.assigned_by_hand(list(self._pipeline.assignment)))
             return
         if self._instance is not None:
-            self._instance.look()
+            self._instance.look(self._topics_that_are_there, self._patience)
         self._client.subscribe(
             list(self._pipeline.subscription),
             on_assign=self._on_assign,
             on_revoke=self._on_revoke,
             on_lost=self._on_lost,
         )
+
+    def _topics_that_are_there(self) -> set[str]:
+        return {topic for topic, _ in self._logs.partitions(self._pipeline.subscription)}
 
     def _poll(self) -> None:
         event = self._client.poll(REVOKING_POLL_S if self._membership.is_ending else POLL_S)

@@ -6,22 +6,27 @@ while a group rebalances are in its log only when the rebalance has come to its 
 knows the member by its earlier id; and a request that was tried again may carry an id that the member has given up.
 librdkafka cannot tell the two apart, and gives its client up. The coordinator can be asked who holds the name: an id
 that this consumer had, or that was there before it came, is no other process that came later.
+
+A coordinator gives a static member that comes back what it had, and asks nobody to divide the partitions anew, also
+when it comes back with other topics: what it had is of the topics of before, and what is new is nobody's. So a
+predecessor with other topics is taken out of the group first.
 """
 
 from __future__ import annotations
 
 import logging
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaError
 
-from keylane.errors import FencedError, PeerError, UsageError
+from keylane.errors import BrokerUnavailableError, FencedError, PeerError, UsageError
 from keylane.kafka import exact, exact_transactions
+from keylane.wire import codes
 from keylane.wire.primitives import FieldError, FieldReader, array_length, string
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from confluent_kafka import Consumer
 
@@ -30,11 +35,24 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("keylane.kafka")
 
+_T = TypeVar("_T")
+
 ANSWER_S = 5.0
 """How long one question to a broker waits."""
 
-_DESCRIBE_GROUPS, _VERSION = 15, 4
+_DESCRIBE_GROUPS, _DESCRIBE_VERSION = 15, 4
 """Version 4 (Kafka 2.4) is the first that tells members' names."""
+_LEAVE_GROUP, _LEAVE_VERSION = 13, 3
+"""Version 3 (Kafka 2.4) is the first that takes members out by their names."""
+_PASSING = (codes.COORDINATOR_LOAD_IN_PROGRESS, codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR)
+
+
+class Holder(NamedTuple):
+    """The member that has a name."""
+
+    member_id: str
+    topics: frozenset[str] | None
+    """What it is subscribed to; None while the group rebalances."""
 
 
 class InstanceName:
@@ -50,15 +68,48 @@ class InstanceName:
         self._ours_or_older: set[str] = set()
         """Member ids that cannot be another process's that came after this one."""
 
-    def look(self) -> None:
-        """Before the first join: whoever has the name now is older. Without an answer nobody is known to be."""
+    def look(self, topics: Callable[[], Iterable[str]], patience: Patience) -> None:
+        """Before the first join, with the topics that will be subscribed to and are there: whoever has the name now is
+        older. Without an answer nobody is known to be."""
+        give_up_at = patience.give_up_at()
+        what = f"who is member {self.name!r} of group {self._group!r}"
+        while True:
+            try:
+                holder = self._holder()
+                if holder is not None:
+                    self._ours_or_older.add(holder.member_id)
+                    self._take_out(holder, frozenset(topics()))
+            except OSError as error:
+                try:
+                    patience.wait(give_up_at, f"{what} cannot be read: {error}")
+                except BrokerUnavailableError as gone:
+                    logger.warning("%s", gone)
+                    return
+            except (PeerError, UsageError) as error:
+                logger.warning("%s is not known: %s", what, error)
+                return
+            else:
+                return
+
+    def _take_out(self, holder: Holder, topics: frozenset[str]) -> None:
+        """If it is subscribed to others than these."""
+        if holder.topics is None or holder.topics == topics:
+            return
+        logger.info(
+            "member %r of group %r was subscribed to %s, and is to %s now: the group divides its partitions anew",
+            self.name,
+            self._group,
+            ", ".join(sorted(holder.topics)) or "nothing",
+            ", ".join(sorted(topics)) or "nothing",
+        )
+        member = string(holder.member_id) + string(self.name)
+        request = string(self._group) + array_length(1) + member
+        reader = FieldReader(self._ask(lambda link: link.ask(_LEAVE_GROUP, _LEAVE_VERSION, request)))
         try:
-            holder = self._holder()
-        except (OSError, PeerError, UsageError) as error:
-            logger.info("who is member %r of group %r is not known: %s", self.name, self._group, error)
-        else:
-            if holder is not None:
-                self._ours_or_older.add(holder)
+            reader.int32()  # the throttle time
+            _check(reader.int16())  # a member that has gone meanwhile is told apart from that
+        except FieldError as error:
+            raise OSError(f"the coordinator answers what is no departure from a group: {error}") from error
 
     def note(self, client: Consumer) -> str:
         """This client is our member; returns its id, which is empty while it has none."""
@@ -83,19 +134,22 @@ class InstanceName:
                 raise PeerError(f"{self._fenced}: who has the name cannot be read: {error}") from None
             else:
                 break
-        if holder is not None and holder not in self._ours_or_older:
+        if holder is not None and holder.member_id not in self._ours_or_older:
             raise FencedError(
-                f"{self._fenced}: another process has joined under the same group.instance.id (as {holder}); give each "
-                "process a name of its own"
+                f"{self._fenced}: another process has joined under the same group.instance.id (as {holder.member_id}); "
+                "give each process a name of its own"
             )
 
     @property
     def _fenced(self) -> str:
         return f"FENCED_INSTANCE_ID: member {self.name!r} of group {self._group!r} is fenced"
 
-    def _holder(self) -> str | None:
-        """The id of the member that has the name. Raises `OSError` for no answer now, and `UsageError` for a login that
-        librdkafka has and keylane has not."""
+    def _holder(self) -> Holder | None:
+        return self._ask(lambda link: self._read(_described(link, self._group)))
+
+    def _ask(self, question: Callable[[Link], _T]) -> _T:
+        """Of the group's coordinator. Raises `OSError` for no answer now, and `UsageError` for a login that librdkafka
+        has and keylane has not."""
         from keylane.kafka.conditional import coordinator_of
         from keylane.kafka.link import Link, addresses_of
         from keylane.kafka.login import login_of
@@ -109,31 +163,46 @@ class InstanceName:
                 if coordinator is None:
                     raise OSError("the group has no coordinator at the moment")
                 with closing(Link(coordinator, login, ANSWER_S)) as link:
-                    return self._read(_described(link, self._group))
+                    return question(link)
             except OSError as error:
                 problem = error
         raise problem
 
-    def _read(self, answer: bytes) -> str | None:
+    def _read(self, answer: bytes) -> Holder | None:
         """The answer to DescribeGroups about the one group."""
         reader = FieldReader(answer)
         try:
             reader.int32()  # the throttle time
             reader.int32()  # one group
-            if code := reader.int16():
-                raise OSError(f"the coordinator answers with Kafka's error code {code}")
+            _check(reader.int16())
             for _ in range(4):  # group, state, protocol type, protocol
                 reader.string()
             holder = None
             for _ in reader.items():
                 member_id, name, _client_id, _host = (reader.nullable_string() for _ in range(4))
-                reader.sized_bytes()  # its metadata
+                metadata = reader.sized_bytes()
                 reader.sized_bytes()  # its assignment
-                if name == self.name:
-                    holder = member_id
+                if name == self.name and member_id is not None:
+                    holder = Holder(member_id, _topics(metadata))
         except FieldError as error:
             raise OSError(f"the coordinator answers what is no description of a group: {error}") from error
         return holder
+
+
+def _check(code: int) -> None:
+    """Raises `OSError` where asking again may help, and `PeerError` where it does not."""
+    if code != codes.NONE:
+        text = f"the coordinator answers with Kafka's error code {code}"
+        raise OSError(text) if code in _PASSING else PeerError(text)
+
+
+def _topics(metadata: bytes) -> frozenset[str] | None:
+    """Of a consumer's metadata, in any of its versions."""
+    if not metadata:
+        return None
+    reader = FieldReader(metadata)
+    reader.int16()  # the version
+    return frozenset(reader.string() for _ in reader.items())
 
 
 def is_fenced(client: Consumer, error: KafkaError) -> bool:
@@ -145,4 +214,4 @@ def is_fenced(client: Consumer, error: KafkaError) -> bool:
 
 
 def _described(link: Link, group: str) -> bytes:
-    return link.ask(_DESCRIBE_GROUPS, _VERSION, array_length(1) + string(group) + b"\0")
+    return link.ask(_DESCRIBE_GROUPS, _DESCRIBE_VERSION, array_length(1) + string(group) + b"\0")

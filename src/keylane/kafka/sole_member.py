@@ -202,7 +202,7 @@ class SoleMember:
     def _serve(self) -> None:
         subscribed: frozenset[str] = frozenset()
         try:
-            self._instance.look()
+            self._instance.look(lambda: self._topics, self._patience)
             while not self._closing.is_set():
                 if self._topics != subscribed:
                     subscribed = self._topics

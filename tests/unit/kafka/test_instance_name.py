@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keylane.errors import BrokerUnavailableError, FencedError
+from keylane.errors import BrokerUnavailableError, FencedError, PeerError
 from keylane.kafka import exact_transactions
-from keylane.kafka.instance_name import InstanceName
+from keylane.kafka.instance_name import Holder, InstanceName
 from keylane.kafka.logs import Patience
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ class Coordinator(InstanceName):
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         pass
 
-    def _holder(self) -> str | None:
+    def _holder(self) -> Holder | None:
         answer = self._answers.pop(0)
         if isinstance(answer, OSError):
             raise answer
-        return answer
+        return None if answer is None else Holder(answer, None)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_an_id_that_it_had_is_its_own(monkeypatch: pytest.MonkeyPatch, patience:
 
 def test_an_id_from_before_it_came_is_older(monkeypatch: pytest.MonkeyPatch, patience: Patience) -> None:
     name = Coordinator(monkeypatch, "predecessor", "predecessor", "successor")
-    name.look()
+    name.look(tuple, patience)
     name.check_fence(CLIENT, patience)
     with pytest.raises(
         FencedError, match=r"FENCED_INSTANCE_ID: member 'one' .* another process has joined .* \(as successor\)"
@@ -78,8 +78,8 @@ def test_while_it_joins_anew_the_fence_is_of_what_it_has_given_up(
 
 def test_without_an_answer_it_ends(monkeypatch: pytest.MonkeyPatch, patience: Patience) -> None:
     name = Coordinator(monkeypatch, OSError("away"), OSError("away"))
-    name.look()
     patience.close()
+    name.look(tuple, patience)
     with pytest.raises(BrokerUnavailableError, match="member 'one' of group 'g' is fenced: who has the name cannot be"):
         name.check_fence(CLIENT, patience)
 
@@ -89,14 +89,17 @@ def test_the_answer_is_read_field_by_field() -> None:
         return struct.pack(">h", len(value.encode())) + value.encode()
 
     def member(*names: str) -> bytes:
-        return b"".join(map(text, names)) + struct.pack(">i", 2) + b"xy" + struct.pack(">i", -1)
+        metadata = struct.pack(">hi", 3, 2) + text("a") + text("b") + struct.pack(">i", -1)
+        return b"".join(map(text, names)) + struct.pack(">i", len(metadata)) + metadata + struct.pack(">i", -1)
 
     rows = struct.pack(">h", 0) + text("g") + text("Stable") + text("consumer") + text("range") + struct.pack(">i", 3)
     dynamic = text("id-0") + struct.pack(">h", -1) + text("app") + text("/h") + struct.pack(">ii", 0, 0)
     rows += dynamic + member("id-1", "other", "app", "/h") + member("id-2", "one", "äpp", "/10.0.0.7")
     name = InstanceName({"bootstrap.servers": "nowhere:1", "group.id": "g", "group.instance.id": "one"})
-    assert name._read(bytes(4) + struct.pack(">i", 1) + rows) == "id-2"
+    assert name._read(bytes(4) + struct.pack(">i", 1) + rows) == Holder("id-2", frozenset({"a", "b"}))
     with pytest.raises(OSError, match="error code 15"):
         name._read(bytes(8) + struct.pack(">h", 15))
+    with pytest.raises(PeerError, match="error code 30"):
+        name._read(bytes(8) + struct.pack(">h", 30))
     with pytest.raises(OSError, match="no description of a group: 2 bytes are due at byte 8 of 8"):
         name._read(bytes(8))
