@@ -36,7 +36,7 @@ class Group:
         self._lock = threading.Lock()
         self.ran: set[tuple[str, int]] = set()
         for topic in ("before", "after"):
-            self.stage.create(PARTITIONS, f"{name}-{topic}")
+            self.stage.admin.create_topics({f"{name}-{topic}": PARTITIONS})
             self.fill(f"{name}-{topic}")
 
     def fill(self, topic: str) -> None:
@@ -98,15 +98,20 @@ def test_a_topic_was_made_that_their_expression_matches(servers: str) -> None:
     group.run_until(["^made-.*"], {"made-meanwhile"}, 3)
 
 
-def test_members_that_come_back_with_the_same_topics_move_nobody(servers: str) -> None:
+@pytest.mark.parametrize("topics", ["same-before", "^same-b.*"])
+def test_members_that_come_back_with_the_same_topics_move_nobody(
+    servers: str, topics: str, caplog: pytest.LogCaptureFixture
+) -> None:
     group = Group(servers, "same", "range")
-    group.run_until(["same-before"], {"same-before"})
-    generation = group.stage.admin.describe_group(group.stage.group)
+    group.run_until([topics], {"same-before"})
+    before = group.stage.admin.describe_group(group.stage.group)
     group.ran.clear()
     group.fill("same-before")
-    group.run_until(["same-before"], {"same-before"})
+    with caplog.at_level("INFO", "keylane.kafka"):
+        group.run_until([topics], {"same-before"})
     again = group.stage.admin.describe_group(group.stage.group)
-    assert [one.assignment for one in again.members] == [one.assignment for one in generation.members]
+    assert [one.assignment for one in again.members] == [one.assignment for one in before.members]
+    assert "anew" not in caplog.text
 
 
 def test_the_driver_of_a_query_comes_back_with_another_topic(servers: str) -> None:
