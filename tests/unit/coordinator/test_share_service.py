@@ -75,6 +75,26 @@ def test_a_group_of_which_a_batch_fails_is_as_it_was_on_the_disk() -> None:
     asyncio.run(life())
 
 
+def test_a_member_that_goes_places_its_group_nowhere() -> None:
+    """The topic came while nobody asked: who is left takes the place with its next heartbeat."""
+
+    async def life() -> None:
+        world = ShareWorld(SimulatedFileSystem())
+        await world.start()
+        topic = world.topics.by_name.pop(TOPIC)
+        for member in ("a", "b"):
+            assert (await world.join(member)).error == NONE
+        world.topics.by_name[TOPIC] = topic
+        world.topics.version += 1
+        assert (await world.leave("a")).error == NONE
+        assert world.share.check(PLACE) == codes.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await world.join("b")).error == NONE
+        assert world.share.check(PLACE) == NONE
+        await world.coordinator.close()
+
+    asyncio.run(life())
+
+
 def test_places_are_set_and_dropped() -> None:
     filesystem = SimulatedFileSystem()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -84,15 +86,19 @@ def test_a_batch_has_at_most_its_limit_and_ends_with_what_was_there_at_the_start
 
 
 class Clock:
-    """Wall time that passes only while somebody sleeps."""
+    """Wall time that passes only while this thread sleeps."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_700_000_000.0
+        self._thread, self._others_sleep = threading.get_ident(), time.sleep
         self.slept: list[float] = []
         monkeypatch.setattr("time.time", lambda: self.now)
         monkeypatch.setattr("time.sleep", self.sleep)
 
     def sleep(self, seconds: float) -> None:
+        if threading.get_ident() != self._thread:
+            self._others_sleep(seconds)
+            return
         self.slept.append(seconds)
         self.now += seconds
 

@@ -314,7 +314,9 @@ class ShareGroup:
         self._emit(TARGET_EPOCH, value=TargetEpoch(self.epoch, now_ms))
 
     def _fence(self, name: str, topics: Topics) -> None:
+        """Begin a new epoch without the member. The group takes a place in new topics when a member asks, not when one
+        goes."""
         for kind in (CURRENT, TARGET, MEMBER):
             self._emit(kind, name)
         self._sessions.pop(name, None)
-        self._look_at(topics, is_new_epoch=True)
+        self._emit(GROUP, value=Group(self.epoch + 1, metadata_hash(self._known(topics))))
