@@ -35,9 +35,10 @@ class Group:
         self._strategy = strategy
         self._lock = threading.Lock()
         self.ran: set[tuple[str, int]] = set()
-        for topic in ("before", "after"):
-            self.stage.admin.create_topics({f"{name}-{topic}": PARTITIONS})
-            self.fill(f"{name}-{topic}")
+        self.before, self.after = f"{name}-before", f"{name}-after"
+        for topic in (self.before, self.after):
+            self.stage.admin.create_topics({topic: PARTITIONS})
+            self.fill(topic)
 
     def fill(self, topic: str) -> None:
         self.stage.fill(((None, number % PARTITIONS) for number in range(RECORDS)), topic)
@@ -67,26 +68,26 @@ class Group:
             for one in members:
                 one.end()
 
+    def read_before(self) -> None:
+        """The first of the topics, which has more records then."""
+        self.run_until([self.before], {self.before})
+        self.fill(self.before)
+        self.ran.clear()
+
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_members_come_back_with_another_topic(servers: str, strategy: str) -> None:
     group = Group(servers, f"other-{strategy}", strategy)
-    before, after = f"other-{strategy}-before", f"other-{strategy}-after"
-    group.run_until([before], {before})
-    group.fill(before)
-    group.ran.clear()
-    group.run_until([after], {after})
-    assert {topic for topic, _ in group.ran} == {after}
+    group.read_before()
+    group.run_until([group.after], {group.after})
+    assert {topic for topic, _ in group.ran} == {group.after}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_members_come_back_with_one_topic_more(servers: str, strategy: str) -> None:
     group = Group(servers, f"more-{strategy}", strategy)
-    before, after = f"more-{strategy}-before", f"more-{strategy}-after"
-    group.run_until([before], {before})
-    group.fill(before)
-    group.ran.clear()
-    group.run_until([before, after], {before, after})
+    group.read_before()
+    group.run_until([group.before, group.after], {group.before, group.after})
 
 
 def test_a_topic_was_made_that_their_expression_matches(servers: str) -> None:

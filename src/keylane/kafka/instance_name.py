@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import KafkaError
 
 from keylane.errors import BrokerUnavailableError, FencedError, PeerError, UsageError
 from keylane.kafka import exact, exact_transactions
+from keylane.kafka.faults import PASSING
 from keylane.wire import codes
 from keylane.wire.primitives import FieldError, FieldReader, array_length, string
 
@@ -30,12 +31,9 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Consumer
 
-    from keylane.kafka.link import Link
     from keylane.kafka.logs import Patience
 
 logger = logging.getLogger("keylane.kafka")
-
-_T = TypeVar("_T")
 
 ANSWER_S = 5.0
 """How long one question to a broker waits."""
@@ -44,7 +42,6 @@ _DESCRIBE_GROUPS, _DESCRIBE_VERSION = 15, 4
 """Version 4 (Kafka 2.4) is the first that tells members' names."""
 _LEAVE_GROUP, _LEAVE_VERSION = 13, 3
 """Version 3 (Kafka 2.4) is the first that takes members out by their names."""
-_PASSING = (codes.COORDINATOR_LOAD_IN_PROGRESS, codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR)
 
 
 class Holder(NamedTuple):
@@ -71,25 +68,20 @@ class InstanceName:
     def look(self, topics: Callable[[], Iterable[str]], patience: Patience) -> None:
         """Before the first join, with the topics that will be subscribed to and are there: whoever has the name now is
         older. Without an answer nobody is known to be."""
-        give_up_at = patience.give_up_at()
-        what = f"who is member {self.name!r} of group {self._group!r}"
-        while True:
-            try:
-                holder = self._holder()
-                if holder is not None:
-                    self._ours_or_older.add(holder.member_id)
-                    self._take_out(holder, frozenset(topics()))
-            except OSError as error:
-                try:
-                    patience.wait(give_up_at, f"{what} cannot be read: {error}")
-                except BrokerUnavailableError as gone:
-                    logger.warning("%s", gone)
-                    return
-            except (PeerError, UsageError) as error:
-                logger.warning("%s is not known: %s", what, error)
-                return
-            else:
-                return
+        whose = f"member {self.name!r} of group {self._group!r}"
+        try:
+            self._patiently(lambda: self._know_predecessor(topics), patience, whose)
+        except BrokerUnavailableError as error:
+            logger.warning("%s", error)
+        except (PeerError, UsageError) as error:
+            logger.warning("%s: who has the name is not known: %s", whose, error)
+
+    def _know_predecessor(self, topics: Callable[[], Iterable[str]]) -> Holder | None:
+        holder = self._holder()
+        if holder is not None:
+            self._ours_or_older.add(holder.member_id)
+            self._take_out(holder, frozenset(topics()))
+        return holder
 
     def _take_out(self, holder: Holder, topics: frozenset[str]) -> None:
         """If it is subscribed to others than these."""
@@ -104,7 +96,7 @@ class InstanceName:
         )
         member = string(holder.member_id) + string(self.name)
         request = string(self._group) + array_length(1) + member
-        reader = FieldReader(self._ask(lambda link: link.ask(_LEAVE_GROUP, _LEAVE_VERSION, request)))
+        reader = FieldReader(self._ask(_LEAVE_GROUP, _LEAVE_VERSION, request))
         try:
             reader.int32()  # the throttle time
             _check(reader.int16())  # a member that has gone meanwhile is told apart from that
@@ -124,16 +116,10 @@ class InstanceName:
         says who."""
         if not self.note(client):
             return  # it was about to join anew when an earlier request of its own was answered
-        give_up_at = patience.give_up_at()
-        while True:
-            try:
-                holder = self._holder()
-            except OSError as error:
-                patience.wait(give_up_at, f"{self._fenced}: who has the name cannot be read: {error}")
-            except UsageError as error:
-                raise PeerError(f"{self._fenced}: who has the name cannot be read: {error}") from None
-            else:
-                break
+        try:
+            holder = self._patiently(self._holder, patience, self._fenced)
+        except UsageError as error:
+            raise PeerError(f"{self._fenced}: who has the name cannot be read: {error}") from None
         if holder is not None and holder.member_id not in self._ours_or_older:
             raise FencedError(
                 f"{self._fenced}: another process has joined under the same group.instance.id (as {holder.member_id}); "
@@ -144,10 +130,20 @@ class InstanceName:
     def _fenced(self) -> str:
         return f"FENCED_INSTANCE_ID: member {self.name!r} of group {self._group!r} is fenced"
 
-    def _holder(self) -> Holder | None:
-        return self._ask(lambda link: self._read(_described(link, self._group)))
+    def _patiently(self, ask: Callable[[], Holder | None], patience: Patience, whose: str) -> Holder | None:
+        """Again, where that may help."""
+        give_up_at = patience.give_up_at()
+        while True:
+            try:
+                return ask()
+            except OSError as error:
+                patience.wait(give_up_at, f"{whose}: who has the name cannot be read: {error}")
 
-    def _ask(self, question: Callable[[Link], _T]) -> _T:
+    def _holder(self) -> Holder | None:
+        request = array_length(1) + string(self._group) + b"\0"
+        return self._read(self._ask(_DESCRIBE_GROUPS, _DESCRIBE_VERSION, request))
+
+    def _ask(self, key: int, version: int, request: bytes) -> bytes:
         """Of the group's coordinator. Raises `OSError` for no answer now, and `UsageError` for a login that librdkafka
         has and keylane has not."""
         from keylane.kafka.conditional import coordinator_of
@@ -163,7 +159,7 @@ class InstanceName:
                 if coordinator is None:
                     raise OSError("the group has no coordinator at the moment")
                 with closing(Link(coordinator, login, ANSWER_S)) as link:
-                    return question(link)
+                    return link.ask(key, version, request)
             except OSError as error:
                 problem = error
         raise problem
@@ -193,7 +189,7 @@ def _check(code: int) -> None:
     """Raises `OSError` where asking again may help, and `PeerError` where it does not."""
     if code != codes.NONE:
         text = f"the coordinator answers with Kafka's error code {code}"
-        raise OSError(text) if code in _PASSING else PeerError(text)
+        raise OSError(text) if code in PASSING else PeerError(text)
 
 
 def _topics(metadata: bytes) -> frozenset[str] | None:
@@ -211,7 +207,3 @@ def is_fenced(client: Consumer, error: KafkaError) -> bool:
     return error.code() in (fatal, KafkaError.FENCED_INSTANCE_ID) and (
         exact.fatal_code(client) == KafkaError.FENCED_INSTANCE_ID
     )
-
-
-def _described(link: Link, group: str) -> bytes:
-    return link.ask(_DESCRIBE_GROUPS, _DESCRIBE_VERSION, array_length(1) + string(group) + b"\0")
