@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keylane.storage.compacting import Compactor
@@ -69,7 +69,18 @@ async def run(history: Sequence[tuple[object, ...]]) -> None:
     await log.close()
 
 
+ABORTED_LAST: list[tuple[object, ...]] = [
+    ("write", -1, [(b"a", False)]),
+    ("write", TRANSACTIONAL[0], [(b"a", False)]),
+    ("end", TRANSACTIONAL[0], False),
+    *[("write", -1, [(b"b", False)] * 4)] * 6,
+    ("compact", 0, None),
+]
+"""The last record of a key is aborted, and the one before it stays."""
+
+
 @given(st.lists(steps, min_size=20, max_size=60))
+@example(ABORTED_LAST)
 @settings(max_examples=examples(60), deadline=None)
 def test_readers_see_what_the_model_says(history: list[tuple[object, ...]]) -> None:
     asyncio.run(run(history))

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import keylane as kl
@@ -130,6 +130,7 @@ def test_what_is_written_is_read(asked: Asked) -> None:
 
 
 @given(st.lists(asks, max_size=8))
+@example([adjusting(None, {"records_per_s": 3.0}), adjusting(None, {"per_partition": 2.0})])
 def test_what_holds_is_what_a_consumer_does_that_was_told_all_of_it(asked: list[Asked]) -> None:
     settings = log_of(stored(command(number, one)) for number, one in enumerate(asked, 1)).holding.of(PIPELINE)
     every = [(topic, number) for topic in ("orders", "payments") for number in range(3)]

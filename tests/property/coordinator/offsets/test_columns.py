@@ -8,7 +8,7 @@ from array import array
 from itertools import count
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keylane.coordinator.formats import OffsetValue, TopicCommit
@@ -48,6 +48,7 @@ def commits(draw: st.DrawFn) -> tuple[TopicCommit, int, int]:
 
 
 @given(st.lists(commits() | st.tuples(PARTITION, VALUE) | PARTITION, max_size=30))
+@example([(3, OffsetValue(5, metadata="m")), (TopicCommit("t", [3], [6], [-1], None), 0, -1)])
 def test_columns_are_a_dictionary(steps: list[tuple[TopicCommit, int, int] | tuple[int, OffsetValue] | int]) -> None:
     """Commits, replayed records and tombstones in any order; partitions dense, sparse, repeated."""
     store = OffsetStore()
