@@ -26,6 +26,13 @@ MUTANTS = [
         MODEL,
     ),
     Mutant(
+        "of a run that goes on behind what was read, less than nothing is archived",
+        PARTITION,
+        "        if last < first:\n            return []\n",
+        "",
+        f"{UNIT}::test_a_part_of_a_batch_is_given_of_records_that_came_back_with_those_behind_it",
+    ),
+    Mutant(
         "a record is given out once more than it may be",
         PARTITION,
         "ARCHIVED if run.delivered >= limits.deliveries else AVAILABLE",

@@ -305,7 +305,9 @@ class SharePartition:
         return [run for run in self._between(first, last) if run.state == AVAILABLE]
 
     def _between(self, first: int, last: int) -> list[_Run]:
-        """The runs from one offset to another, cut there."""
+        """The runs from one offset to another, cut there; none where that is less than one offset."""
+        if last < first:
+            return []
         at = max(bisect_right(self._runs, first, key=lambda run: run.first) - 1, 0)
         found = []
         while at < len(self._runs) and self._runs[at].first <= last:

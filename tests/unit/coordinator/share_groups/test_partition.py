@@ -55,6 +55,15 @@ def test_a_batch_is_given_whole_and_records_in_flight_are_bounded() -> None:
     assert acquire(partition, 255, 299) == []
 
 
+def test_a_part_of_a_batch_is_given_of_records_that_came_back_with_those_behind_it() -> None:
+    """Released records of two batches are one run, and a strict fetch of one record reads the first batch alone."""
+    partition = SharePartition(State(0))
+    assert partition.acquire("a", (0, 3), [(0, 1), (2, 2)], 3, LIMITS, 0, is_strict=False) == [Acquired(0, 2, 1)]
+    assert partition.release("a", LIMITS)
+    assert partition.acquire("b", (0, 2), [(0, 1)], 1, LIMITS, 0, is_strict=True) == [Acquired(0, 0, 2)]
+    assert partition.acquire("c", (1, 3), [(0, 1), (2, 2)], 9, LIMITS, 0, is_strict=True) == [Acquired(1, 2, 2)]
+
+
 def test_a_record_is_given_out_so_often_and_no_more() -> None:
     partition = SharePartition(State(0))
     for count in range(1, LIMITS.deliveries + 1):
