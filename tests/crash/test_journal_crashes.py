@@ -362,7 +362,10 @@ def test_a_lost_sector_of_what_was_synced_is_damage() -> None:
     ("size", "step"),
     [(0, 5), pytest.param(0, 1, marks=pytest.mark.soak), pytest.param(65_536, 1, marks=pytest.mark.soak)],
 )
-@pytest.mark.parametrize("reserve", [b"", FILL * 5_000], ids=["closed", "with a reserve"])
+@pytest.mark.parametrize(
+    "reserve",
+    [pytest.param(b"", id="closed"), pytest.param(FILL * 5_000, id="with a reserve", marks=pytest.mark.full)],
+)
 def test_every_flipped_byte_is_found(
     size: int, step: int, reserve: bytes, record_property: Callable[[str, object], None]
 ) -> None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import broker
+import pytest
 from broker import report, size
 from broker.speed import Contest, Row
 from contests import FLUSHING, KAFKA, OURS, reporter
-
-if TYPE_CHECKING:
-    import pytest
 
 QUICK_S = 0.2
 ROWS = (
@@ -26,6 +23,7 @@ ROWS = (
 )
 
 
+@pytest.mark.full
 def test_rows_are_run_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(broker.__file__).parents[1]))
     found = report.read(tmp_path / "none.json")

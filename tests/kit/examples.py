@@ -1,4 +1,4 @@
-"""How many examples hypothesis tries: all in `make test-full`, half in `make test`, which newcomers wait for."""
+"""How many examples hypothesis tries: all in `make test-full`, a quarter in `make test`, which newcomers wait for."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ IS_QUICK = bool(os.environ.get("KEYLANE_NO_PEERS"))
 
 def examples(whole: int) -> int:
     """Of `whole` ones, in this run."""
-    return whole // 2 if IS_QUICK else whole
+    return whole // 4 if IS_QUICK else whole
