@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 
 from kit import house
 
 MOST_LINES = 15
 """Items of one section."""
-VERSION, SECTION, ITEM = re.compile(r"## (?!#)"), re.compile(r"### "), re.compile(r"- ")
 
 
 def faults(text: str) -> list[str]:
     found: list[str] = []
-    sections: dict[str, int] = {}
-    section = None
-    for line in text.splitlines():
-        if VERSION.match(line):
-            section = None
-            sections.clear()
-        elif SECTION.match(line):
-            section = line
-            if section in sections:
-                found.append(f"two sections {section!r} of one version")
-            sections[section] = 0
-        elif ITEM.match(line) and section is None:
-            found.append(f"of no section: {line}")
-        elif ITEM.match(line) and section is not None:
-            sections[section] += 1
-            if sections[section] == MOST_LINES + 1:
-                found.append(f"more than {MOST_LINES} items: {section}")
+    for version in f"\n{text}".split("\n## "):
+        loose, *sections = version.split("\n### ")
+        names = ["### " + section.partition("\n")[0] for section in sections]
+        found += [f"of no section: {line}" for line in items(loose)]
+        found += [f"two sections {name!r} of one version" for name, count in Counter(names).items() if count > 1]
+        found += [
+            f"more than {MOST_LINES} items: {name}"
+            for name, section in zip(names, sections, strict=True)
+            if len(items(section)) > MOST_LINES
+        ]
     return found
+
+
+def items(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("- ")]
 
 
 def test_a_version_is_a_few_sections_of_a_few_lines() -> None:
