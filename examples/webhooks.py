@@ -12,7 +12,11 @@ def request(record: kl.Record) -> http.Request:
     return http.Request("POST", hook["url"], headers={"Idempotency-Key": once}, json=hook["event"])
 
 
-calls = http.Calls(request=request, timeout_ms=10_000)  # 408, 429 and 5xx are tried again, other refusals are not
+calls = http.Calls(  # 408, 429 and 5xx are tried again, other refusals are not
+    request=request,
+    timeout_ms=10_000,
+    refuse_private_addresses=True,  # customers choose the addresses: none may lead into your own network
+)
 
 webhooks = kl.Pipeline(
     kafka={"bootstrap.servers": "127.0.0.1:9092", "group.id": "webhooks"},

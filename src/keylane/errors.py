@@ -11,6 +11,11 @@ ERROR_PREFIX = "keylane: error: "
 class KeylaneError(Exception):
     """The root of everything that keylane raises on purpose."""
 
+    @property
+    def logged_text(self) -> str:
+        """What a log may show: an error whose text quotes a service says less there."""
+        return str(self)
+
 
 class UsageError(KeylaneError):
     """A wrong option, argument or combination: the caller can mend it."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import ssl
+import threading
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 from aiohttp import web
@@ -12,11 +16,14 @@ from aiohttp import web
 import keylane as kl
 from keylane import http
 from keylane.broker.process import BrokerProcess
+from keylane.http import connecting
 from kit.http_service import Service
 from kit.stage import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from conftest import Certificates
 
 RECORDS = 40
 
@@ -264,3 +271,232 @@ def test_as_many_requests_are_in_flight_as_the_pipeline_allows(stage: Stage, ser
     service.answer = lambda *_: meet()
     assert run(stage, service, topics=["many-" + stage.topic], max_concurrency=300).processed == 300
     assert service.most == 300
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Service]:
+    with Service() as made:
+        yield made
+
+
+REDIRECTS = (301, 302, 303, 307, 308)
+
+
+async def _echo(request: web.Request) -> web.Response:
+    key = request.headers.get("x-api-key", "no key")
+    return web.Response(text=f"{request.method} {(await request.read()).decode()} {key}")
+
+
+def _post_to_redirects(service: Service) -> Callable[[kl.Record], http.Request]:
+    """Record n is posted to where it is redirected by the n-th status."""
+
+    def request(record: kl.Record) -> http.Request:
+        number = int(record.value or b"") % len(REDIRECTS)
+        headers = {"x-api-key": "secret"}
+        return http.Request("POST", f"{service.url}/{REDIRECTS[number]}", headers=headers, body=record.value)
+
+    return request
+
+
+def test_a_redirected_post_is_refused_and_nobody_else_hears_of_it(
+    stage: Stage, service: Service, elsewhere: Service
+) -> None:
+    stage.create(1, "dead-" + stage.topic)
+    service.answer = lambda request, _: web.Response(
+        status=int(request.path.strip("/")), headers={"location": elsewhere.url}
+    )
+    options = {"request": _post_to_redirects(service)}
+    snapshot = run(stage, service, options, on_exhausted=kl.DeadLetter("dead-" + stage.topic))
+    assert (snapshot.dead_lettered, snapshot.retried) == (RECORDS, 0)
+    assert not elsewhere.asked
+
+
+def test_redirects_that_are_followed_keep_the_method_and_give_no_header_away(
+    stage: Stage, service: Service, elsewhere: Service
+) -> None:
+    stage.create(1, "dead-" + stage.topic)
+    service.answer = lambda request, _: web.Response(
+        status=int(request.path.strip("/")), headers={"location": elsewhere.url + "/hook"}
+    )
+    elsewhere.answer = lambda request, _: _echo(request)
+    answers: list[str] = []
+    options = {
+        "request": _post_to_redirects(service),
+        "on_response": lambda _, response: answers.append(response.text),
+        "max_redirects": 1,
+    }
+    snapshot = run(stage, service, options, on_exhausted=kl.DeadLetter("dead-" + stage.topic))
+    kept = [number for number in range(RECORDS) if REDIRECTS[number % 5] in {307, 308}]
+    assert sorted(answers) == sorted(f"POST {number} no key" for number in kept)
+    assert snapshot.dead_lettered == RECORDS - len(kept)
+
+
+def test_redirects_that_go_on_for_ever_end(stage: Stage, service: Service) -> None:
+    service.answer = lambda *_: web.Response(status=307, headers={"location": service.url})
+    options = {"request": lambda _: http.Request("GET", service.url), "max_redirects": 3}
+    snapshot = run(stage, service, options, on_exhausted=kl.Skip())
+    assert snapshot.skipped == RECORDS
+    assert service.asked["/"] == 4 * RECORDS
+
+
+def test_waiting_for_the_pool_is_no_time_of_the_service(stage: Stage, service: Service) -> None:
+    """All but two requests wait for longer than `timeout_ms`."""
+
+    async def slow() -> web.Response:
+        await asyncio.sleep(0.05)
+        return web.Response()
+
+    service.answer = lambda *_: slow()
+    options = {"max_connections_per_host": 2, "timeout_ms": 400}
+    snapshot = run(stage, service, options, ordering="unordered", max_concurrency=RECORDS)
+    assert (snapshot.processed, snapshot.failed) == (RECORDS, 0)
+
+
+def test_a_call_knows_nothing_of_the_answers_before_it(stage: Stage, service: Service) -> None:
+    seen: list[str | None] = []
+
+    def answer(request: web.Request) -> web.Response:
+        seen.append(request.headers.get("cookie"))
+        response = web.Response()
+        response.set_cookie("session", "of another record")
+        return response
+
+    service.answer = lambda request, _: answer(request)
+    run(stage, service, ordering="partition")
+    assert seen == [None] * RECORDS
+
+
+class Talker:
+    """A server that says more than it was asked: after each answer one that nobody has asked for."""
+
+    def __init__(self) -> None:
+        self.has_spoken = threading.Semaphore(0)
+        """Once for each answer that nobody has asked for."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                path = (await reader.readuntil(b"\r\n\r\n")).split()[1]
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(path), path))
+                await writer.drain()
+                await asyncio.sleep(0)
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nstale")
+                await writer.drain()
+                self.has_spoken.release()
+        writer.close()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        serving = asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = asyncio.run_coroutine_threadsafe(serving, self._loop).result(10)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        async def end() -> None:
+            self._server.close()
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def test_an_answer_that_nobody_has_asked_for_is_nobodys(stage: Stage) -> None:
+    is_first = True
+
+    async def request(record: kl.Record) -> http.Request:
+        nonlocal is_first
+        assert is_first or talker.has_spoken.acquire(timeout=10)
+        is_first = False
+        for _ in range(5):  # the loop reads what has arrived on the connection that is kept
+            await asyncio.sleep(0)
+        return http.Request("GET", f"{talker.url}/{record.partition}/{record.offset}")
+
+    def on_response(record: kl.Record, response: http.Response) -> None:
+        assert response.text == f"/{record.partition}/{record.offset}"
+
+    with Talker() as talker:
+        calls = http.Calls(request=request, on_response=on_response)
+        snapshot = stage.run(calls, resource=calls.pool, max_concurrency=1, retries=kl.Retries(max_attempts=1))
+    assert snapshot.processed == RECORDS
+
+
+def test_addresses_of_ones_own_networks_are_refused_whatever_leads_there(stage: Stage, service: Service) -> None:
+    stage.create(1, "dead-" + stage.topic)
+    port = service.url.rpartition(":")[2]
+    hosts = ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]"]
+    calls = http.Calls(
+        request=lambda record: http.Request("GET", f"http://{hosts[int(record.value or b'') % 3]}:{port}/"),
+        refuse_private_addresses=True,
+    )
+    snapshot = stage.run(calls, resource=calls.pool, on_exhausted=kl.DeadLetter("dead-" + stage.topic))
+    assert not service.asked
+    assert (snapshot.dead_lettered, snapshot.retried) == (RECORDS, 0)
+    texts = {dict(letter.headers)["keylane.error.text"] for letter in stage.read("dead-" + stage.topic)}
+    assert all(b"is in a network of one's own (refuse_private_addresses)" in (text or b"") for text in texts)
+
+
+def test_a_failure_in_the_log_holds_neither_the_path_nor_the_answer(
+    stage: Stage, service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.create(1, "dead-" + stage.topic)
+    service.answer = lambda *_: web.Response(status=422, text="card 4711 is invalid")
+    options = {"request": lambda _: http.Request("POST", f"{service.url}/services/s3cret")}
+    with caplog.at_level("WARNING", "keylane"):
+        run(stage, service, options, on_exhausted=kl.DeadLetter("dead-" + stage.topic))
+    assert f"POST {service.url}: status 422" in caplog.text
+    assert "s3cret" not in caplog.text
+    assert "4711" not in caplog.text
+    letter, *_ = stage.read("dead-" + stage.topic)
+    said = f"POST {service.url}/services/s3cret: status 422: card 4711 is invalid"
+    assert dict(letter.headers)["keylane.error.text"] == said.encode()
+
+
+def test_calls_go_through_a_proxy(stage: Stage, service: Service) -> None:
+    calls = http.Calls(request=lambda _: http.Request("GET", "http://nowhere.invalid/path"), proxy=service.url)
+    assert stage.run(calls, resource=calls.pool).processed == RECORDS
+    assert sum(service.asked.values()) == RECORDS, "the proxy was asked, and no name was looked up here"
+
+
+def test_a_client_shows_its_certificate_and_trusts_its_own_authority(stage: Stage, certificates: Certificates) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificates.authority)
+    context.load_cert_chain(certificates.certificate, certificates.key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    ours = {
+        "ca_file": certificates.authority,
+        "certificate_file": certificates.certificate,
+        "key_file": certificates.key,
+    }
+    with Service(context) as service:
+        assert run(stage, service, ours).processed == RECORDS
+        stage.group += "-stranger"
+        with pytest.raises(kl.HandlerError, match="ClientConnectorCertificateError"):
+            run(stage, service, retries=kl.Retries(max_attempts=1))
+
+
+def test_names_that_do_not_resolve_hold_up_nobody() -> None:
+    """The name server is silent; no thread waits for it, and each look-up has its own end."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        done: list[str] = []
+
+        async def ask() -> list[object]:
+            resolver = connecting.Resolver(0.5, nameservers=["127.0.0.1"], udp_port=port, tcp_port=port)
+            names = [f"hook.customer{number}.example.com" for number in range(60)]
+            lookups = [asyncio.ensure_future(resolver.resolve(name)) for name in names]
+            await asyncio.to_thread(done.append, "the loop's own threads are free")
+            assert await resolver.resolve("localhost")
+            done.append("a name that is known")
+            failed = await asyncio.gather(*lookups, return_exceptions=True)
+            await resolver.close()
+            return list(failed)
+
+        failed = asyncio.run(ask())
+    assert len(done) == 2
+    assert all(isinstance(one, OSError) for one in failed)

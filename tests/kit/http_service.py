@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, Self
 from aiohttp import web
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
 
 class Service:
     """A server on a free port, on a thread of its own. Every path is answered as `answer` says; calls are counted."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.answer: Callable[[web.Request, int], Any] = lambda *_: web.Response(text="ok")
         """From the request, and how often its path was asked before, to a response, or something that is awaited."""
         self.asked: defaultdict[str, int] = defaultdict(int)
@@ -42,10 +44,10 @@ class Service:
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls)
         await site.start()
         host, port = self._runner.addresses[0][:2]
-        self.url = f"http://{host}:{port}"
+        self.url = f"{'https' if self._tls else 'http'}://{host}:{port}"
 
     def __enter__(self) -> Self:
         self._thread.start()

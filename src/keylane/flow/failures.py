@@ -186,5 +186,5 @@ def _indented(at: Sequence[Place]) -> list[str]:
 def _words_of(error: BaseException) -> str:
     if not isinstance(error, KeylaneError):
         return ""
-    text = " ".join(str(error).split())
+    text = " ".join(error.logged_text.split())
     return f": {text}" if text else ""

@@ -1,13 +1,13 @@
 """HTTP requests for records, without blocking: say which request a record makes, and what its response means.
 
 keylane sends the requests on one connection pool, as many at once as the pipeline's `max_concurrency`, in the order
-that its `ordering` keeps; statuses and failures become retries or dead letters. Needs the extra `http` (aiohttp).
+that its `ordering` keeps; statuses and failures become retries or dead letters. Needs the extra `http`.
 
 Doors: the package itself.
 """
 
 from keylane.http.calls import Calls
-from keylane.http.errors import HttpError, RefusedError, StatusError
+from keylane.http.errors import HttpError, RefusedError, StatusError, UnsendableError
 from keylane.http.messages import Request, Response
 
-__all__ = ["Calls", "HttpError", "RefusedError", "Request", "Response", "StatusError"]
+__all__ = ["Calls", "HttpError", "RefusedError", "Request", "Response", "StatusError", "UnsendableError"]

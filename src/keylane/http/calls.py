@@ -7,8 +7,10 @@ streams) is what it is for any handler. Only what HTTP adds is here: statuses, R
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import inspect
+import itertools
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -25,13 +27,19 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection
 
     import aiohttp
+    from yarl import URL
 
+    from keylane.http.connecting import Deadline
     from keylane.records import Context, Record
 
 RETRY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Request timeout, too early, too many requests, and what servers answer while they are in trouble."""
 
 FIRST_ERROR_STATUS = 400
+
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+PROXIES = ("http://", "https://")
 
 SHOWN_CHARACTERS = 200
 """How much of a refused answer's body an error shows."""
@@ -55,34 +63,60 @@ class Calls:
     retry_statuses: Collection[int] = RETRY_STATUSES
     """Statuses after which the record is tried again, as after an exception; Retry-After is kept to."""
     fatal_statuses: Collection[int] | None = None
-    """Statuses that end the record's attempts at once. None: all from 400 on that are not among `retry_statuses`. Every
-    other status is a response like any."""
+    """Statuses that end the record's attempts at once. None: redirects that are not followed, and all from 400 on that
+    are not among `retry_statuses`. Every other status is a response like any."""
+    max_redirects: int = 0
+    """How many redirects of a request are followed. GET and HEAD follow each kind, every other method 307 and 308
+    alone, which keep method and body; the others would ask for something else. Your headers, but for the content type,
+    do not go to another origin, and nothing goes from https to http."""
     max_retry_after_ms: int = 300_000
     """The longest Retry-After that is kept to."""
     timeout_ms: int = 30_000
-    """From the start of a request to the end of its body."""
+    """From when a request has its place in the pool to the end of its answer's body. The wait for a place is not the
+    service's time: it is as long as the calls before it take."""
     connect_timeout_ms: int = 10_000
-    """For one connection, from when it is begun. At most 256 are made at once, beside those that take over a second."""
+    """For looking up a name, and again for one connection, from when it is begun. At most 256 are made at once, beside
+    those that take over a second."""
     max_connections: int = 0
     """Connections at once; 0 sets no bound but the pipeline's `max_concurrency`."""
     max_connections_per_host: int = 0
     max_response_bytes: int = 16 * 1024 * 1024
     """A longer body fails the attempt."""
+    proxy: str | None = None
+    """The URL of an HTTP proxy, or "environment" for HTTP_PROXY, HTTPS_PROXY and NO_PROXY. None: no proxy."""
+    ca_file: str | None = None
+    """PEM file of the authorities that may have signed a server's certificate. None: the system's."""
+    certificate_file: str | None = None
+    """PEM file of the client's own certificate, with its chain."""
+    key_file: str | None = None
+    """PEM file of that certificate's key, where it is not in the same file."""
+    refuse_private_addresses: bool = False
+    """For addresses that strangers choose: refuse a connection to loopback, private, link-local and reserved addresses,
+    whatever name leads there."""
 
     def __post_init__(self) -> None:
         if not callable(self.request):
             raise UsageError(f"request={self.request!r}: give a function of a record that returns keylane.http.Request")
         if self.on_response is not None and not callable(self.on_response):
             raise UsageError(f"on_response={self.on_response!r}: give a function of (record, response)")
-        for name in ("max_retry_after_ms", "max_connections", "max_connections_per_host"):
+        for name in ("max_retry_after_ms", "max_connections", "max_connections_per_host", "max_redirects"):
             self._at_least(name, 0)
         for name in ("timeout_ms", "connect_timeout_ms", "max_response_bytes"):
             self._at_least(name, 1)
         both = set(self.retry_statuses) & set(self.fatal_statuses or ())
         if both:
             raise UsageError(f"status {min(both)} is among retry_statuses and fatal_statuses: give it to one of them")
-        if importlib.util.find_spec("aiohttp") is None:
-            raise UsageError("keylane.http needs aiohttp: run `pip install 'keylane[http]'`")
+        if self.proxy is not None and self.proxy != "environment" and not self.proxy.startswith(PROXIES):
+            raise UsageError(f"proxy={Request('', self.proxy).origin.strip()!r}: give 'environment' or an http:// URL")
+        if self.proxy is not None and self.refuse_private_addresses:
+            raise UsageError(
+                "refuse_private_addresses does not go with proxy: the proxy makes the connections; refuse them there"
+            )
+        if self.key_file is not None and self.certificate_file is None:
+            raise UsageError(f"key_file={self.key_file!r} is the key of no certificate: give certificate_file too")
+        for needed in ("aiohttp", "aiodns"):
+            if importlib.util.find_spec(needed) is None:
+                raise UsageError(f"keylane.http needs {needed}: run `pip install 'keylane[http]'`")
 
     def _at_least(self, name: str, least: int) -> None:
         value = getattr(self, name)
@@ -92,14 +126,12 @@ class Calls:
     @asynccontextmanager
     async def pool(self) -> AsyncIterator[aiohttp.ClientSession]:
         """The pipeline's `resource`: one connection pool a worker process."""
-        import aiohttp
+        from keylane.http import connecting
 
-        from keylane.http.connecting import Turns
-
-        timeout = aiohttp.ClientTimeout(total=self.timeout_ms / 1000, sock_connect=self.connect_timeout_ms / 1000)
-        connector = aiohttp.TCPConnector(limit=self.max_connections, limit_per_host=self.max_connections_per_host)
-        turns = [Turns().of_a_session()]
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout, trace_configs=turns) as session:
+        tls = connecting.tls_context(self.ca_file, self.certificate_file, self.key_file)
+        connect_s, limits = self.connect_timeout_ms / 1000, (self.max_connections, self.max_connections_per_host)
+        public_only = self.refuse_private_addresses
+        async with connecting.session(connect_s, *limits, tls, public_only=public_only) as session:
             yield session
 
     async def __call__(self, what: Record | list[Record], context: Context) -> Any:
@@ -136,49 +168,102 @@ class Calls:
         return responses
 
     async def _send(self, session: aiohttp.ClientSession, request: Request) -> Response:
+        from keylane.http.addresses import redirected, url_of
+        from keylane.http.connecting import Deadline
+
+        asked, url = request, url_of(request)
+        deadline = Deadline(self.timeout_ms / 1000)
+        try:
+            async with deadline.timeout:
+                for followed in itertools.count():
+                    response = await self._answer(session, asked, url, deadline)
+                    if response.status not in REDIRECTS or followed == self.max_redirects:
+                        break
+                    following = redirected(asked, url, response.status, response.headers.get("location"))
+                    if following is None:
+                        break
+                    asked, url = following
+        except TimeoutError as error:
+            raise self._failed(asked, f"no answer within {self.timeout_ms} ms") from error
+        self._check_status(response)
+        return response
+
+    async def _answer(self, session: aiohttp.ClientSession, request: Request, url: URL, deadline: Deadline) -> Response:
+        """The answer to this request and to no other."""
+        from keylane.http.connecting import SpoiledConnectionError
+
+        while True:
+            with contextlib.suppress(SpoiledConnectionError):  # nothing was sent: on another connection
+                return await self._exchange(session, request, url, deadline)
+
+    async def _exchange(
+        self, session: aiohttp.ClientSession, request: Request, url: URL, deadline: Deadline
+    ) -> Response:
+        """One request and its answer."""
         import aiohttp
+
+        from keylane.http.addresses import proxy_for, unsendable
+        from keylane.http.connecting import RefusedAddressError, SpoiledConnectionError
 
         try:
             async with session.request(
                 request.method,
-                request.url,
+                url,
                 headers=request.headers,
-                params=request.params or None,
                 data=request.body,
                 json=request.json,
+                allow_redirects=False,
+                proxy=proxy_for(url, self.proxy),
+                trace_request_ctx=deadline,
             ) as answer:
                 headers = {name.lower(): value for name, value in answer.headers.items()}
-                response = Response(request, answer.status, headers, await self._body(request, answer))
+                return Response(request, answer.status, headers, await self._body(request, answer))
+        except SpoiledConnectionError:
+            raise
         except aiohttp.ServerTimeoutError as error:
-            raise HttpError(f"{request.name}: no connection within {self.connect_timeout_ms} ms") from error
-        except TimeoutError as error:
-            raise HttpError(f"{request.name}: no answer within {self.timeout_ms} ms") from error
+            raise self._failed(request, f"no connection within {self.connect_timeout_ms} ms") from error
+        except aiohttp.ClientConnectorError as error:
+            if isinstance(error.os_error, RefusedAddressError):
+                raise unsendable(request, str(error.os_error)) from error
+            raise self._failed(request, f"{type(error).__name__}: {error}") from error
+        except aiohttp.InvalidURL as error:
+            raise unsendable(request, f"its URL cannot be asked ({type(error).__name__})") from error
         except aiohttp.ClientError as error:
-            raise HttpError(f"{request.name}: {type(error).__name__}: {error}") from error
-        self._check_status(response)
-        return response
+            raise self._failed(request, type(error).__name__, str(error)) from error
+        except (ValueError, TypeError) as error:
+            raise unsendable(request, f"its method, headers or body cannot be sent ({type(error).__name__})") from error
+
+    def _failed(self, request: Request, text: str, detail: str = "") -> HttpError:
+        full = f"{request.name}: {text}" + (f": {detail}" if detail else "")
+        return HttpError(full, logged_text=f"{request.origin}: {text}")
 
     async def _body(self, request: Request, answer: aiohttp.ClientResponse) -> bytes:
         parts, size = [], 0
         async for part in answer.content.iter_any():
             size += len(part)
             if size > self.max_response_bytes:
-                raise HttpError(f"{request.name}: the body is longer than max_response_bytes={self.max_response_bytes}")
+                raise self._failed(request, f"the body is longer than max_response_bytes={self.max_response_bytes}")
             parts.append(part)
         return b"".join(parts)
 
     def _check_status(self, response: Response) -> None:
-        status = response.status
+        status, request = response.status, response.request
+        text = f"{request.name}: status {status}: {response.text[:SHOWN_CHARACTERS]}"
+        logged = f"{request.origin}: status {status}"
         if status in self.retry_statuses:
             asked_ms = retry_after_ms(response.headers.get("retry-after"), time.time())
             wait_ms = None if asked_ms is None else min(asked_ms, self.max_retry_after_ms)
-            raise StatusError(_told(response), status, wait_ms)
-        if status >= FIRST_ERROR_STATUS if self.fatal_statuses is None else status in self.fatal_statuses:
-            raise RefusedError(_told(response), status)
+            raise StatusError(text, status, wait_ms, logged_text=logged)
+        if self._is_fatal(status):
+            if status in REDIRECTS:
+                way_out = " (a redirect that is not followed: ask the new address, or see Calls.max_redirects)"
+                text, logged = text + way_out, logged + way_out
+            raise RefusedError(text, status, logged_text=logged)
 
-
-def _told(response: Response) -> str:
-    return f"{response.request.name}: status {response.status}: {response.text[:SHOWN_CHARACTERS]}"
+    def _is_fatal(self, status: int) -> bool:
+        if self.fatal_statuses is not None:
+            return status in self.fatal_statuses
+        return status in REDIRECTS or status >= FIRST_ERROR_STATUS
 
 
 def retry_after_ms(value: str | None, now: float) -> int | None:

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from keylane.errors import Fatal, PeerError
 
 
 class HttpError(PeerError):
-    """No usable answer: no connection, no answer in time, or a body that is too long. The record is tried again."""
+    """No usable answer: no connection, no answer in time, or a body that is too long. The record is tried again.
+
+    Its text is for the dead letter: it may hold the URL's path and what the service answered. `logged_text` holds
+    neither: a path may be a secret, and an answer may quote the record.
+    """
+
+    def __init__(self, text: str, *, logged_text: str | None = None) -> None:
+        super().__init__(text)
+        self._logged_text = text if logged_text is None else logged_text
+
+    @property
+    def logged_text(self) -> str:
+        return self._logged_text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For another process, whatever the constructor takes."""
+        return type(self).__new__, (type(self), str(self)), self.__dict__
 
 
 class StatusError(HttpError):
     """An answer with a status that is worth another attempt."""
 
-    def __init__(self, text: str, status: int, retry_after_ms: int | None = None) -> None:
-        super().__init__(text)
+    def __init__(
+        self, text: str, status: int, retry_after_ms: int | None = None, *, logged_text: str | None = None
+    ) -> None:
+        super().__init__(text, logged_text=logged_text)
         self.status = status
         self.retry_after_ms = retry_after_ms
         """The server's Retry-After, in milliseconds; None without one. The next attempt waits as long."""
@@ -21,3 +41,8 @@ class StatusError(HttpError):
 
 class RefusedError(StatusError, Fatal):
     """An answer with a status that another attempt will not change: the record goes where `on_exhausted` says."""
+
+
+class UnsendableError(HttpError, Fatal):
+    """A request that can never be sent as it is: a URL without a host, a port that does not exist, an address in a
+    network that is refused. The record goes where `on_exhausted` says, without another attempt."""

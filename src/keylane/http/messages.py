@@ -27,10 +27,20 @@ class Request:
     @property
     def name(self) -> str:
         """How errors name it: method, host and path. The query is left out, it may hold secrets."""
-        parts = urlsplit(self.url)
-        host = parts.hostname or ""
-        port = f":{parts.port}" if parts.port else ""
-        return f"{self.method} {parts.scheme}://{host}{port}{parts.path}"
+        try:
+            return self.origin + urlsplit(self.url).path
+        except ValueError:
+            return self.origin
+
+    @property
+    def origin(self) -> str:
+        """How logs name it: method and host. The path is left out as well: of some services it is the secret."""
+        try:
+            parts = urlsplit(self.url)
+        except ValueError:
+            return f"{self.method} (a URL that cannot be read)"
+        place = parts.netloc.rpartition("@")[2]
+        return f"{self.method} {parts.scheme}://{place}"
 
     def __repr__(self) -> str:
         """Without headers and body: they may hold secrets, and what is in a record."""

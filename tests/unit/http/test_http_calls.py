@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import socket
+import pickle
 import time
 from email.utils import formatdate
 from typing import Any
 
 import cloudpickle
 import pytest
+from aiohttp.resolver import AsyncResolver
 
 import keylane as kl
 from keylane import http
@@ -34,6 +35,10 @@ def of(offset: int) -> kl.Record:
         ({"timeout_ms": 0}, "timeout_ms=0: give a whole number of at least 1"),
         ({"max_connections": -1}, "max_connections=-1"),
         ({"max_retry_after_ms": 1.5}, "max_retry_after_ms=1.5"),
+        ({"max_redirects": -1}, "max_redirects=-1"),
+        ({"proxy": "proxy:8080"}, "give 'environment' or an http:// URL"),
+        ({"proxy": "environment", "refuse_private_addresses": True}, "refuse_private_addresses does not go with proxy"),
+        ({"key_file": "key.pem"}, "key_file='key.pem' is the key of no certificate: give certificate_file too"),
         (
             {"retry_statuses": {503, 404}, "fatal_statuses": {404}},
             "status 404 is among retry_statuses and",
@@ -44,6 +49,15 @@ def test_wrong_options_are_refused_by_name(options: dict[str, Any], text: str) -
     with pytest.raises(kl.UsageError) as error:
         http.Calls(**({"request": request} | options))
     assert text in str(error.value)
+
+
+def test_certificates_that_cannot_be_read_are_refused_by_name() -> None:
+    async def make() -> None:
+        async with http.Calls(request=request, ca_file="/nowhere/ca.pem").pool():
+            pass
+
+    with pytest.raises(kl.UsageError, match=r"ca_file='/nowhere/ca.pem': .*: give PEM files"):
+        asyncio.run(make())
 
 
 def test_without_aiohttp_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +83,7 @@ class Lookups:
         self.missing = expected
         self.have_begun = asyncio.Event()
         self.let_go = asyncio.Event()
-        monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", self.look_up)
+        monkeypatch.setattr(AsyncResolver, "resolve", self.look_up)
 
     async def look_up(self, *_: object, **__: object) -> object:
         self.at_once += 1
@@ -81,7 +95,7 @@ class Lookups:
             await self.let_go.wait()
         finally:
             self.at_once -= 1
-        raise socket.gaierror("nowhere")
+        raise OSError(None, "nowhere")
 
     async def begun(self) -> None:
         """All that are expected have begun, and whoever else may begin has."""
@@ -156,6 +170,15 @@ def test_a_response_reads_its_body() -> None:
     assert (made.text, made.json()) == ('{"a": 1}', {"a": 1})
     with pytest.raises(ValueError, match="Expecting value"):
         http.Response(made.request, 200, {}, b"nothing").json()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_fatal"), [(http.RefusedError("no", 404), True), (http.StatusError("busy", 503, 5), False)]
+)
+def test_errors_travel_whole(error: http.StatusError, is_fatal: bool) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
+    assert isinstance(copy, kl.Fatal) == is_fatal
 
 
 @pytest.mark.parametrize(
