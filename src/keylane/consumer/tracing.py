@@ -66,16 +66,17 @@ def spans(group: str | None, *, of_batches: bool) -> SpanOf:
 
 
 def around(handler: Handler, span_of: SpanOf, seen: Handler) -> Handler:
-    """The handler with a span around each call; `seen` gets the span and the result, and says what is returned."""
+    """The handler with a span around each call; `seen` gets the span, what the handler got and what it returned, and
+    says what is returned."""
     takes = takes_context(handler)
 
     def call(what: Carried, context: Context) -> Outcome:
         with span_of(what, context) as span:
-            return seen(span, handler(what, context) if takes else handler(what))
+            return seen(span, what, handler(what, context) if takes else handler(what))
 
     async def call_async(what: Carried, context: Context) -> Outcome:
         with span_of(what, context) as span:
-            return seen(span, await (handler(what, context) if takes else handler(what)))
+            return seen(span, what, await (handler(what, context) if takes else handler(what)))
 
     return call_async if is_coroutine_function(handler) else call
 
@@ -141,24 +142,34 @@ def _attributes(group: str | None, destination: str, context: Context) -> dict[s
 def _span(
     tracer: _LazyTracer, destination: str, attributes: dict[str, Any], links: list[Link], parent: TraceContext | None
 ) -> Iterator[Span]:
+    """A span inside its parent's context, which is current too: its baggage is the handler's."""
+    from opentelemetry import context as current
     from opentelemetry.trace import SpanKind
 
-    with tracer().start_as_current_span(
-        f"{OPERATION} {destination}", parent, SpanKind.CONSUMER, attributes, links
-    ) as span:
-        try:
-            yield span
-        except BaseException as error:
-            span.set_attribute("error.type", type(error).__qualname__)
-            raise
+    token = current.attach(parent or current.Context())
+    try:
+        with tracer().start_as_current_span(
+            f"{OPERATION} {destination}", None, SpanKind.CONSUMER, attributes, links
+        ) as span:
+            try:
+                yield span
+            except BaseException as error:
+                span.set_attribute("error.type", type(error).__qualname__)
+                raise
+    finally:
+        current.detach(token)
 
 
 def _extracted(record: Record) -> TraceContext:
-    """The context that the record's producer wrote into its headers."""
+    """The context that the record's producer wrote into its headers. Of a name that came twice the first one counts, as
+    for OpenTelemetry's own clients."""
     from opentelemetry import propagate
+    from opentelemetry.context import Context as Empty
 
-    carrier = {name.lower(): (value or b"").decode(errors="replace") for name, value in record.headers}
-    return propagate.extract(carrier)
+    carrier: dict[str, str] = {}
+    for name, value in record.headers:
+        carrier.setdefault(name.lower(), (value or b"").decode(errors="replace"))
+    return propagate.extract(carrier, Empty())
 
 
 def _links(contexts: Iterable[TraceContext]) -> list[Link]:
@@ -168,7 +179,7 @@ def _links(contexts: Iterable[TraceContext]) -> list[Link]:
     return [trace.Link(span) for span in spans if span.is_valid]
 
 
-def noted(span: Span, result: Outcome) -> Outcome:
+def noted(span: Span, _what: Carried, result: Outcome) -> Outcome:
     """What the handler returned, as it is; what failed of a batch is in the span."""
     if isinstance(result, list | tuple):
         for one in result:
@@ -177,24 +188,30 @@ def noted(span: Span, result: Outcome) -> Outcome:
     return result
 
 
-def _carried_on(span: Span, result: Outcome) -> Outcome:
+def _carried_on(span: Span, what: Carried, result: Outcome) -> Outcome:
     """What the handler returned, its outputs with the span's context in their headers."""
-    if isinstance(result, Output):
-        return _with_context(result)
-    if isinstance(result, list | tuple):
-        return [_carried_on(span, one) for one in noted(span, result)]
-    if isinstance(result, Returned):
-        return Returned(result.value, [_with_context(one) for one in result.outputs], result.record)
-    return result
-
-
-def _with_context(output: Output) -> Output:
-    """The output with the current context in its headers, unless its handler has put one there."""
     from opentelemetry import propagate
 
+    noted(span, what, result)
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
-    given = {name.lower() for name, _ in output.headers}
-    if not carrier or given & carrier.keys():
-        return output
-    return replace(output, headers=[*output.headers, *((name, value.encode()) for name, value in carrier.items())])
+    if not carrier:
+        return result
+    records: Sequence[Record] = what if isinstance(what, list) else [what]
+    came = {(name.lower(), value) for record in records for name, value in record.headers if name.lower() in carrier}
+    return _with_context(result, carrier, came)
+
+
+def _with_context(result: Outcome, carrier: dict[str, str], came: set[tuple[str, bytes | None]]) -> Outcome:
+    """Outputs with the current context in their headers, unless the handler has put another one there. What the record
+    came with and the handler passed on is not the handler's: the trace would go on without this span."""
+    if isinstance(result, list | tuple):
+        return [_with_context(one, carrier, came) for one in result]
+    if isinstance(result, Returned):
+        return Returned(result.value, [_with_context(one, carrier, came) for one in result.outputs], result.record)
+    if not isinstance(result, Output):
+        return result
+    headers = [(name, value) for name, value in result.headers if (name.lower(), value) not in came]
+    if {name.lower() for name, _ in headers} & carrier.keys():
+        return replace(result, headers=headers)
+    return replace(result, headers=[*headers, *((name, value.encode()) for name, value in carrier.items())])

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # exported untyped
     AdminClient,
     ConfigResource,
@@ -29,6 +29,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # exported unt
 
 from keylane.errors import UsageError
 from keylane.kafka import exact
+from keylane.kafka.clients import Consumer
 from keylane.kafka.faults import NO_PARTITION, client_of, error_of
 from keylane.kafka.group_descriptions import described_by_admin, described_by_list, no_group, state_name
 from keylane.kafka.logs import matching

@@ -12,9 +12,10 @@ from contextlib import suppress
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from keylane.errors import BrokerUnavailableError, PeerError
+from keylane.kafka.clients import Consumer, Producer
 from keylane.kafka.faults import DAMAGED, PARTITION_END, PASSING, Faults, client_of, damage_of, describe, error_of
 from keylane.kafka.logs import Logs, Patience
 from keylane.kafka.missing_topics import NO_TOPIC, way_out

@@ -14,11 +14,12 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaException, Message, TopicPartition
 
 from keylane.consumer.ports import Polled
 from keylane.errors import PeerError
 from keylane.kafka import exact
+from keylane.kafka.clients import Consumer
 from keylane.kafka.faults import (
     DAMAGED,
     NO_PARTITION,

@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from keylane.consumer.commits import CommitProblem
 from keylane.errors import PeerError
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from keylane.consumer.ports import ConsumerListener, Offset, Revoking
     from keylane.consumer.start import Start
+    from keylane.kafka.clients import Consumer
     from keylane.kafka.faults import Faults
     from keylane.kafka.instance_name import InstanceName
     from keylane.kafka.logs import Logs, Patience

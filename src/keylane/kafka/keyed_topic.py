@@ -12,10 +12,11 @@ import uuid
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
 from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka.bulk import CLIENT_LOG
+from keylane.kafka.clients import Consumer, Producer
 from keylane.kafka.faults import DAMAGED, PARTITION_END, PASSING, Faults, client_of, damage_of, describe, error_of
 from keylane.kafka.logs import Logs, Patience
 from keylane.kafka.missing_topics import NO_NEW_TOPICS

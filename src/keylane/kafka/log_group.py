@@ -12,8 +12,9 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 
+from keylane.kafka.clients import Consumer
 from keylane.kafka.faults import client_of, describe, error_of
 from keylane.kafka.settings import MEMBER_DEFAULTS
 

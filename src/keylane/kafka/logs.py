@@ -12,7 +12,7 @@ import threading
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaException, TopicPartition
 
 from keylane.errors import BrokerUnavailableError, PeerError, UsageError
 from keylane.kafka.faults import NO_PARTITION, PASSING, describe, error_of
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError
 
+    from keylane.kafka.clients import Consumer
     from keylane.kafka.faults import Faults
 
 T = TypeVar("T")

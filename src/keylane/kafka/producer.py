@@ -13,10 +13,11 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 
 from keylane.consumer.outputs import Answer
 from keylane.errors import PeerError
+from keylane.kafka.clients import Producer
 from keylane.kafka.faults import ABORTED, Faults, client_of, describe, error_of
 from keylane.kafka.missing_topics import NO_TOPIC, way_out
 from keylane.kafka.refused_batches import Suspects

@@ -13,10 +13,11 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Message, TopicPartition
 
 from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka.client_log import ClientLog
+from keylane.kafka.clients import Consumer
 from keylane.kafka.consumer import consume_some
 from keylane.kafka.faults import DAMAGED, OUT_OF_RANGE, PARTITION_END, Faults, client_of, damage_of
 from keylane.kafka.leaders import Leaders

@@ -11,10 +11,11 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka.bulk import CLIENT_LOG, read_one, read_to_end
+from keylane.kafka.clients import Consumer
 from keylane.kafka.exact_transactions import send_offsets
 from keylane.kafka.faults import client_of, describe, error_of
 from keylane.kafka.missing_topics import NO_NEW_TOPICS

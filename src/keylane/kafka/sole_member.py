@@ -12,11 +12,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 
 from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka import exact
 from keylane.kafka.admin import Admin
+from keylane.kafka.clients import Consumer
 from keylane.kafka.faults import Faults, client_of, commit_problem, error_of
 from keylane.kafka.instance_name import InstanceName, is_fenced
 from keylane.kafka.logs import Patience

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.errors import UsageError
 from keylane.flow.workers import BUCKETS, Histogram, upper_bound_s
-from keylane.metrics.families import families, health_families, lane_families
+from keylane.metrics.families import COUNTERS, families, health_families, lane_families
 from keylane.metrics.pages import Page, PageServer, health_pages
 
 try:
@@ -32,37 +32,56 @@ _KINDS = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram
 
 
 class FamilyCollector(Collector):
-    """Asks for named metrics at each scrape. `labels` are put on every sample. Thread safety: as `source` is."""
+    """Asks sources for named metrics at each scrape, and shows each metric once. Thread safety: as the sources are."""
 
     def __init__(self, source: Callable[[], Iterable[Family]], labels: Mapping[str, str] | None = None) -> None:
-        self._source = source
-        self._labels = dict(labels or {})
+        self._sources = [(source, dict(labels or {}))]
+
+    def add_families(self, source: Callable[[], Iterable[Family]], labels: Mapping[str, str]) -> None:
+        """Another source. Raises `UsageError` unless its labels have the same names as the others' and other values."""
+        given = dict(labels)
+        for _, others in self._sources:
+            if set(others) != set(given) or others == given:
+                raise UsageError(
+                    f"labels={given!r} beside {others!r}: give each source of a collector the same names of labels, "
+                    "and values of its own"
+                )
+        self._sources.append((source, given))
 
     def collect(self) -> Iterator[Metric]:
-        return map(self._metric, self._source())
+        metrics: dict[str, Any] = {}
+        for source, labels in self._sources:
+            for family in source():
+                if family.name not in metrics:
+                    names = [*labels, *(family.samples[0].labels if family.samples else ())]
+                    metrics[family.name] = _KINDS[family.kind](family.name, family.help, labels=names)
+                elif family.samples and not metrics[family.name].samples:  # the ones before had none, and so no names
+                    names = [*labels, *family.samples[0].labels]
+                    metrics[family.name] = _KINDS[family.kind](family.name, family.help, labels=names)
+                _add_samples(metrics[family.name], family, labels)
+        yield from metrics.values()
 
     def describe(self) -> Iterator[Metric]:
         """Nothing, so that a registry does not ask before there is anything."""
         return iter(())
 
-    def _metric(self, family: Family) -> Metric:
-        names = [*self._labels, *(family.samples[0].labels if family.samples else ())]
-        metric: Any = _KINDS[family.kind](family.name, family.help, labels=names)
-        for sample in family.samples:
-            values = [*self._labels.values(), *sample.labels.values()]
-            if isinstance(sample.value, Histogram):
-                metric.add_metric(values, _buckets(sample.value), sum_value=sample.value.sum_s)
-            else:
-                metric.add_metric(values, sample.value)
-        made: Metric = metric
-        return made
+
+def _add_samples(metric: Any, family: Family, labels: Mapping[str, str]) -> None:
+    for sample in family.samples:
+        values = [*labels.values(), *sample.labels.values()]
+        if isinstance(sample.value, Histogram):
+            metric.add_metric(values, _buckets(sample.value), sum_value=sample.value.sum_s)
+        else:
+            metric.add_metric(values, sample.value)
 
 
 class SnapshotCollector(FamilyCollector):
     """Asks for a snapshot at each scrape: `REGISTRY.register(SnapshotCollector(consumer.snapshot))`.
 
-    `labels` are put on every sample, to tell consumers of one process apart. With `health` (`consumer.health`) there
-    are the metrics of the probes, with `lanes` (`lambda: query.lanes`) those of each lane. Thread safety: as these are.
+    `labels` are put on every sample, to tell consumers of one process apart: `add` the others to the first one's
+    collector. A registry refuses a second collector (`ValueError: Duplicated timeseries`), since strict readers want
+    each metric once. With `health` (`consumer.health`) there are the metrics of the probes, with `lanes`
+    (`lambda: query.lanes`) those of each lane. Thread safety: as these are.
     """
 
     def __init__(
@@ -72,14 +91,39 @@ class SnapshotCollector(FamilyCollector):
         health: Callable[[], Health] | None = None,
         lanes: Callable[[], Iterable[Lane]] | None = None,
     ) -> None:
-        def named() -> Iterator[Family]:
-            yield from families(source())
-            if health is not None:
-                yield from health_families(health())
-            if lanes is not None:
-                yield from lane_families(lanes())
+        super().__init__(_families_of(source, health, lanes), labels)
 
-        super().__init__(named, labels)
+    def add(
+        self,
+        source: Callable[[], Snapshot],
+        labels: Mapping[str, str],
+        health: Callable[[], Health] | None = None,
+        lanes: Callable[[], Iterable[Lane]] | None = None,
+    ) -> None:
+        """Another consumer of this process, under labels of the same names and with values of its own.
+
+        Raises `UsageError` for other names, or for values that are taken.
+        """
+        self.add_families(_families_of(source, health, lanes), labels)
+
+    def describe(self) -> Iterator[Metric]:
+        """A metric that each consumer has, so that a registry sees a second collector."""
+        yield CounterMetricFamily("keylane_processed", COUNTERS["processed"])
+
+
+def _families_of(
+    source: Callable[[], Snapshot],
+    health: Callable[[], Health] | None,
+    lanes: Callable[[], Iterable[Lane]] | None,
+) -> Callable[[], Iterator[Family]]:
+    def named() -> Iterator[Family]:
+        yield from families(source())
+        if health is not None:
+            yield from health_families(health())
+        if lanes is not None:
+            yield from lane_families(lanes())
+
+    return named
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, int]]:

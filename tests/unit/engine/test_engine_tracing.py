@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import pytest
-from opentelemetry import trace
+from opentelemetry import baggage, trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -235,3 +235,42 @@ def test_a_traced_handler_travels(spans: InMemorySpanExporter) -> None:
     assert dict(copy(record, Given()).headers)["traceparent"]
     assert (only(spans).attributes or {})["messaging.kafka.message.tombstone"] is True
     assert (only(spans).attributes or {})["keylane.attempt"] == 2
+
+
+def test_a_handler_that_forwards_its_record_does_not_leave_its_own_span_out(spans: InMemorySpanExporter) -> None:
+    [sent] = run(
+        lambda record: Output("out", headers=record.headers),
+        ("h", b"1"),
+        ("traceparent", TRACEPARENT),
+        ("baggage", b"tenant=acme"),
+    )
+    span = only(spans)
+    assert span.context is not None
+    assert carried_by(sent) == (TRACE, span.context.span_id)
+    assert [name for name, _ in sent.headers] == ["h", "traceparent", "baggage"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_baggage_is_in_the_handler_and_goes_on_with_its_outputs(spans: InMemorySpanExporter, is_async: bool) -> None:
+    def handler(record: Record) -> Output:
+        return Output("out", value=str(baggage.get_baggage("tenant", None)).encode())
+
+    async def coroutine(record: Record) -> Output:
+        await asyncio.sleep(0)
+        return handler(record)
+
+    carried = [("traceparent", TRACEPARENT), ("baggage", b"tenant=acme")]
+    [sent] = run(coroutine if is_async else handler, *carried)
+    assert sent.value == b"acme"
+    assert dict(sent.headers)["baggage"] == b"tenant=acme"
+    assert baggage.get_all() == {}, "nothing stays behind"
+    spans.clear()
+    [sent] = run(coroutine if is_async else handler)
+    assert sent.value == b"None"
+
+
+def test_of_two_parents_the_first_one_counts(spans: InMemorySpanExporter) -> None:
+    run(lambda _: None, ("traceparent", TRACEPARENT), ("traceparent", b"00-%032x-%016x-01" % (1, 2)))
+    parent = only(spans).parent
+    assert parent is not None
+    assert (parent.trace_id, parent.span_id) == (TRACE, PARENT)

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from keylane import PeerError, Snapshot
+from keylane import PeerError, Snapshot, UsageError
 from keylane.consumer.health import Health
 from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot
 from keylane.flow.breakers import OpenBreaker
@@ -75,6 +75,24 @@ def scraped(made: Snapshot, *more: Any) -> dict[tuple[str, tuple[Any, ...]], flo
     text = generate_latest(registry).decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     return {(one.name, tuple(sorted(one.labels.items()))): one.value for one in samples}
+
+
+def test_consumers_of_one_process_share_a_collector_and_each_metric_is_there_once() -> None:
+    registry = CollectorRegistry()
+    collector = SnapshotCollector(lambda: Snapshot(), {"group": "a"})
+    registry.register(collector)
+    collector.add(snapshot, {"group": "b"})
+    text = generate_latest(registry).decode()
+    kinds = [line for line in text.splitlines() if line.startswith("# TYPE")]
+    assert len(kinds) == len(set(kinds))
+    assert 'keylane_processed_total{group="a"} 0.0' in text
+    assert 'keylane_processed_total{group="b"} 1.0' in text
+    assert 'keylane_partition_committed_offset{group="b",partition="3",topic="t"} 4.0' in text
+    with pytest.raises(ValueError, match="Duplicated timeseries"):
+        registry.register(SnapshotCollector(snapshot, {"group": "c"}))
+    for labels in ({"name": "c"}, {}, {"group": "b"}):
+        with pytest.raises(UsageError, match="the same names of labels, and values of its own"):
+            collector.add(snapshot, labels)
 
 
 PART = (("partition", "3"), ("topic", "t"))
