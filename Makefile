@@ -11,7 +11,7 @@ PARALLEL := -n 6 --no-loadscope-reorder
 # Tests and benches start hundreds of Python processes: without its bytecode each would compile keylane again, for a quarter of a second.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-full check docs cluster soak spark-versions wheel-trial bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-earlier bench-delivery bench-operate compat mutants walk house clean setup
+.PHONY: demo test test-full check docs cluster soak spark-versions wheel-trial bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-earlier bench-delivery bench-operate compat mutants walk clean setup
 .DEFAULT_GOAL := help
 
 help:
@@ -32,8 +32,7 @@ help:
 	@echo "make bench-operate  what it costs a member to be operated, in processor time  (ARGS=\"--rate 10000 --turns 10\")"
 	@echo "make bench-scenarios  use cases beside a plain consumer  (ARGS=\"burst\")"
 	@echo "make mutants  faults in src that a named test has to notice  (ARGS=\"--only tracker\")"
-	@echo "make walk   the files that one record, one commit and one row pass (ARGS=\"record --markdown\")"
-	@echo "make house  statements, Any, circles of files; writes the arrows and states of docs/architecture.md, docs/cli.md and docs/options.md"
+	@echo "make walk   the files that one record, one commit and one row pass (ARGS=record)"
 	@echo "make cluster  nodes die under every mode, of Apache Kafka, of Spark, and of YARN; lanes through Spark Connect (needs Java 17+ and Maven)"
 	@echo "make spark-versions  queries with kills on Spark 3.5 to 4.3 (ARGS=\"3.5 4.1\"; each is downloaded once: 450 MB)"
 	@echo "make wheel-trial  build wheel and sdist, and try them in a fresh environment"
@@ -134,19 +133,11 @@ mutants: setup
 walk: setup
 	@PYTHONPATH=bench $(BIN)/python -m walk $(ARGS)
 
-house: setup
-	@PYTHONPATH=tests:bench $(BIN)/python -m kit.house figures --page docs/architecture.md
-	@PYTHONPATH=tests:bench $(BIN)/python -m kit.reference
-
-# Packages of src/keylane in which nobody assigns another object's attribute, or looks at its private ones.
-OWN_STATE := flow consumer http metrics wire coordinator/groups coordinator/offsets coordinator/transactions
-
 check: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
-	@PYTHONPATH=tests:bench $(BIN)/python -m kit.house owners $(OWN_STATE)
 	@PYTHONPATH=tests $(BIN)/python -m kit.prose
 
 # Sphinx lies beside .venv, which it reads docstrings from: only who builds the site downloads it.
@@ -160,11 +151,14 @@ $(DOCS_VENV)/.ready: docs.lock $(VENV)/.ready
 	  >"$$($(DOCS_VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')/keylane-dev.pth"
 	@touch $@
 
-# From a copy of the pages: Sphinx walks through all that lies beside them. The text of api.md is its docstrings.
+# From a copy of the pages, into which goes what the code says already: Sphinx walks through all that lies beside them.
+# The text of api.md is its docstrings.
 docs: $(DOCS_VENV)/.ready
 	@rm -rf build/docs-source
 	@mkdir -p build/docs-source
 	@cp -rp *.md docs examples build/docs-source
+	@PYTHONPATH=bench $(BIN)/python docs/reference.py build/docs-source/docs
+	@PYTHONPATH=bench $(BIN)/python -m walk --page build/docs-source/docs/architecture.md >build/walk.log 2>&1 || { cat build/walk.log; exit 1; }
 	@$(DOCS_VENV)/bin/python -m sphinx -q -E -W --keep-going -c docs -d build/docs-trees build/docs-source build/docs $(ARGS)
 	@$(DOCS_VENV)/bin/python -m sphinx -q -W -b text -c docs -d build/docs-trees build/docs-source build/docs-text build/docs-source/docs/api.md
 	@cp build/docs-text/docs/api.txt build/docs/docs/api.md

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import merman
 from docutils import nodes
+from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 import keylane
@@ -45,6 +46,8 @@ html_copy_source = False  # the text lies beside the page
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
 
+TESTS = Path(__file__).parents[1] / "tests"
+TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")
 LISTS = (root_doc, "docs/adr/README")
 """Pages that list pages, by sections."""
 LONG = 400
@@ -57,6 +60,7 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-signature", without_options)
     app.connect("autodoc-process-docstring", link_pages)
     app.connect("source-read", add_navigation)
+    app.connect("source-read", find_tests)
     app.connect("build-finished", add_texts)
 
 
@@ -91,6 +95,14 @@ def add_navigation(_app: Sphinx, docname: str, source: list[str]) -> None:
         entries = "\n".join(f"{title.replace('`', '')} <{page}>" for title, page in LISTED.findall(body))
         if entries:
             source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{entries}\n```\n"
+
+
+def find_tests(_app: Sphinx, docname: str, source: list[str]) -> None:
+    """A test that a page names is there, which is a warning else."""
+    for file, name in TEST.findall(source[0]):
+        text = (TESTS / file).read_text() if (TESTS / file).exists() else ""
+        if not re.search(rf"^ *(?:(?:async )?def|class) {name}\b|^{name} = ", text, re.MULTILINE):
+            logging.getLogger(__name__).warning("there is no test %s::%s", file, name, location=docname)
 
 
 def add_texts(app: Sphinx, error: Exception | None) -> None:

@@ -113,29 +113,6 @@ def test_alerts_dashboard_and_scaling_are_over_what_a_running_member_serves(serv
     assert {*told} <= OF_THE_TARGET.union(*served.values())
 
 
-@pytest.mark.parametrize(
-    ("expression", "found"),
-    [
-        ("rate(keylane_proccessed_total[5m])", ["keylane_proccessed_total"]),
-        ('keylane_ready{team="a"} == 0', ["team"]),
-        ("sum by (group, topics) (keylane_partition_lag)", ["topics"]),
-        ("sum without (partition) (keylane_stuck)", ["partition"]),
-    ],
-)
-def test_what_no_page_has_is_found(served: dict[str, set[str]], expression: str, found: list[str]) -> None:
-    assert unknown(expression, served) == found
-
-
-def test_each_panel_has_an_id_and_a_place_of_its_own() -> None:
-    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
-    places = [panel["gridPos"] for panel in PANELS]
-    cells = [
-        (x, y) for at in places for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])
-    ]
-    assert len({*cells}) == len(cells)
-    assert max(x for x, _ in cells) < 24, "Grafana's grid is so wide"
-
-
 def test_each_alert_leads_to_its_heading_and_each_such_heading_to_its_alert() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
     headings = {

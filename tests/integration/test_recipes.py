@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import keylane.testing
 from keylane.records import Output
-from kit import house
 from kit.filling import filling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-PAGE = house.ROOT / "docs" / "recipes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 ADDRESS = "127.0.0.1:9092"
 """The broker of every recipe; the test puts its own in its place."""
 ORDERS, CUSTOMERS, AMOUNTS = 200, 20, 50

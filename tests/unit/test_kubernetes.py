@@ -8,7 +8,6 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
 import yaml
 
 from keylane.cli.main import build_parser
@@ -45,28 +44,6 @@ def deployment(name: str) -> dict[str, Any]:
 def test_the_api_takes_every_document() -> None:
     assert len(DOCUMENTS) == 12
     assert {place: found for place, one in DOCUMENTS.items() if (found := faults(one))} == {}
-
-
-@pytest.mark.parametrize(
-    ("file", "right", "wrong", "fault"),
-    [
-        ("pipeline", "replicas: 3", "replica: 3", "spec: .*'replica' was unexpected"),
-        ("pipeline", "replicas: 3", "replicas: three", "spec/replicas: 'three' is not of type 'integer'"),
-        ("pipeline", "  selector:\n    matchLabels: {app: orders}\n", "", "spec: 'selector' is a required property"),
-        ("pipeline", "path: /healthz,", "paths: /healthz,", "livenessProbe/httpGet: .*'paths' was unexpected"),
-        ("pipeline", "apiVersion: apps/v1", "apiVersion: v1", r"\('v1', 'Deployment'\) is none of"),
-        ("monitoring", "port: metrics", "ports: metrics", "podMetricsEndpoints/0: .*'ports' was unexpected"),
-        ("monitoring", "name: orders", "nam: orders", "metadata: .*'nam' was unexpected"),
-        ("scaledobject", 'threshold: "1000"', "threshold: 1000", "metadata/threshold: 1000 is not of type 'string'"),
-        ("scaledobject", "maxReplicaCount", "maxReplicas", "spec: .*'maxReplicas' was unexpected"),
-        ("scaledobject", "value: 1,", "", "scaleDown/policies/0: 'value' is a required property"),
-    ],
-)
-def test_what_the_api_would_refuse_is_seen(file: str, right: str, wrong: str, fault: str) -> None:
-    text = (FOLDER / f"{file}.yaml").read_text()
-    assert text.count(right) == 1
-    documents = yaml.safe_load_all(text.replace(right, wrong))
-    assert re.search(fault, "\n".join(found for one in documents for found in faults(one)))
 
 
 def test_what_is_named_is_there() -> None:

@@ -1,10 +1,8 @@
-"""Every error of Kafka and of librdkafka stands in the table once, in the code and in the docs."""
+"""Every error of Kafka and of librdkafka stands in the table once."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError
@@ -25,20 +23,8 @@ from keylane.kafka.faults import (
 )
 from keylane.kafka.questions import NOT_NOW
 
-PAGE = Path(__file__).parents[3] / "docs" / "errors.md"
 NAMES = [name for group in GROUPS for name in group.names]
 CONFLUENTS = {name: code for name in dir(KafkaError) if isinstance(code := getattr(KafkaError, name), int)}
-
-
-def as_markdown() -> str:
-    """The table of the page, a row a cause."""
-    rows = ["| meaning | cause | errors |", "|---|---|---|"]
-    for group in GROUPS:
-        marks = "".join(f" *({mark.value})*" for mark in Mark if mark in group.marks)
-        rows.append(
-            f"| {group.meaning.value} | {group.cause}{marks} | {', '.join(f'`{one}`' for one in group.names)} |"
-        )
-    return "\n".join(rows) + "\n"
 
 
 def test_every_error_that_confluent_kafka_knows_stands_there_once() -> None:
@@ -55,12 +41,6 @@ def test_every_error_of_kafkas_protocol_stands_there_once() -> None:
 def test_an_error_has_one_meaning() -> None:
     sets = [meaning(which) for which in Meaning]
     assert sum(map(len, sets)) == len(frozenset().union(*sets)) == len(NAMES)
-
-
-def test_the_page_has_the_same_table() -> None:
-    text = PAGE.read_text()
-    [found] = re.findall(r"^\| meaning \|.*?(?=^$|\Z)", text, re.MULTILINE | re.DOTALL)
-    assert found == as_markdown(), f"docs/errors.md differs from the code; its table is\n{as_markdown()}"
 
 
 @pytest.mark.parametrize(

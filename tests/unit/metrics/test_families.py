@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import urllib.request
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot
 from keylane.flow.breakers import OpenBreaker
 from keylane.flow.workers import Histogram, Meter
 from keylane.metrics import Family, families
-from keylane.metrics.families import COUNTERS, GAUGES, PARTITION_GAUGES, health_families, lane_families
+from keylane.metrics.families import COUNTERS, GAUGES, PARTITION_GAUGES
 from keylane.metrics.prometheus import MetricsServer, SnapshotCollector
 from keylane.offset_servers.between import Counts
 from keylane.offset_servers.measures import State, server_families
@@ -192,12 +191,3 @@ def test_an_offset_server_tells_what_it_does_and_how_it_stands() -> None:
     assert SERVER.unready == "it loads 2 of 22 offsets partitions that it is to lead"
     assert SERVER._replace(loading=0).unready is None
     assert SERVER._replace(loading=0, trouble="nobody answers").unready == "nobody answers"
-
-
-def test_the_metrics_page_has_every_metric_and_no_other() -> None:
-    page = Path(__file__).parents[3] / "docs" / "metrics.md"
-    rows = [row for row in page.read_text().splitlines() if row.startswith("| `")]
-    said = {tuple(cell.strip(" `") for cell in row.strip("|").split(" | ")) for row in rows}
-    suffix = {"counter": "_total", "gauge": "", "histogram": ""}
-    made = families(snapshot()) + health_families(Health()) + lane_families(LANES) + server_families(SERVER)
-    assert said == {(one.name + suffix[one.kind], one.kind, one.help) for one in made}

@@ -46,9 +46,3 @@ TRANSITIONS = (
 )
 
 ALLOWED = frozenset((row.source, row.target) for row in TRANSITIONS)
-
-
-def diagram() -> str:
-    """The table as a Mermaid state diagram (for the documentation)."""
-    rows = "\n".join(f"    {row.source.value} --> {row.target.value}: {row.cause}" for row in TRANSITIONS)
-    return f"stateDiagram-v2\n    [*] --> {State.EMPTY.value}\n{rows}\n"

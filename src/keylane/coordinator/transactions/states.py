@@ -82,10 +82,3 @@ TRANSITIONS = (
 )
 
 ALLOWED = frozenset((row.source, row.target) for row in TRANSITIONS)
-
-
-def tables() -> str:
-    """States and transitions as Markdown tables (for the documentation)."""
-    states = "\n".join(f"| {state.value} | {state.title} | {MEANINGS[state]} |" for state in State)
-    ways = "\n".join(f"| {row.source.title} | {row.target.title} | {row.cause} |" for row in TRANSITIONS)
-    return f"| number | state | meaning |\n|---|---|---|\n{states}\n\n| from | to | when |\n|---|---|---|\n{ways}\n"

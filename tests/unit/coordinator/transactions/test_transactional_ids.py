@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from keylane.coordinator.transactions.states import IDLE, TRANSITIONS, State, tables
+from keylane.coordinator.transactions.states import IDLE, TRANSITIONS, State
 from keylane.coordinator.transactions.transactional_ids import (
     CLASSIC,
     LAST_USED_EPOCH,
@@ -18,16 +16,10 @@ from keylane.coordinator.transactions.transactional_ids import (
 from keylane.wire import codes
 from kit.transaction_world import T0, T1, TIMEOUT_MS, World
 
-PAGE = Path(__file__).parents[4] / "docs" / "transactions.md"
-
 
 @pytest.fixture
 def world() -> World:
     return World()
-
-
-def test_the_tables_of_the_page_are_the_table() -> None:
-    assert tables() in PAGE.read_text()
 
 
 def test_every_state_can_be_reached_and_only_dead_is_left_by_nothing() -> None:

@@ -1,5 +1,8 @@
-"""docs/cli.md and docs/options.md, from the commands' parsers and the options' classes: `python -m kit.reference`
-writes their tables."""
+"""What `make docs` writes into the pages: all that the code says already.
+
+`python docs/reference.py FOLDER` puts it between the marks of a copy of the pages: commands from their parsers, options
+from their classes, APIs, errors, metrics and states from their tables, and which package imports which.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,36 @@ import ast
 import dataclasses
 import inspect
 import re
+import sys
 from itertools import chain
+from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
+import grimp
 from pages import put_into_page
 
 import keylane
 from keylane.broker.config import BrokerConfig
+from keylane.broker.dispatch import load_apis
 from keylane.cli.main import COMMANDS, build_parser
-from kit.house import ROOT
+from keylane.consumer.health import Health
+from keylane.consumer.partitions import Partition
+from keylane.consumer.snapshot import OldestRecord, Snapshot
+from keylane.coordinator.groups import states as group_states
+from keylane.coordinator.transactions import states as transaction_states
+from keylane.flow.breakers import OpenBreaker
+from keylane.flow.items import Source
+from keylane.flow.workers import Histogram
+from keylane.kafka.error_table import GROUPS, Mark
+from keylane.metrics.families import families, health_families, lane_families
+from keylane.offset_servers.between import Counts
+from keylane.offset_servers.measures import State as ServerState
+from keylane.offset_servers.measures import server_families
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-DOCS = ROOT / "docs"
 EVERYWHERE = {"--help", "--version", "--verbose"}
 WIDTH = 140
 OPTIONS = (
@@ -124,14 +142,97 @@ def in_a_cell(text: str) -> str:
     return re.sub(r"docs/([\w-]+)\.md", r"[\1](\1.md)", " ".join(text.split()).replace("|", r"\|"))
 
 
+def supported_apis() -> str:
+    rows = (
+        (
+            "".join(word.capitalize() for word in one.name.split("_")),
+            str(one.key),
+            f"{one.min_version}–{one.max_version}",
+            one.lacks,
+        )
+        for one in load_apis().values()
+    )
+    return table(("API", "key", "versions", "lacks"), rows) + "\n"
+
+
+def errors() -> str:
+    """A row a cause."""
+    rows = (
+        (group.meaning.value, group.cause + marks_of(group.marks), ", ".join(f"`{one}`" for one in group.names))
+        for group in GROUPS
+    )
+    return table(("meaning", "cause", "errors"), rows) + "\n"
+
+
+def marks_of(marks: frozenset[Mark]) -> str:
+    return "".join(f" *({mark.value})*" for mark in Mark if mark in marks)
+
+
+def metrics() -> str:
+    """Of members, lanes and offset servers."""
+    snapshot = Snapshot(oldest=OldestRecord("", 0, 0, 0), breakers=(OpenBreaker("", 0),))
+    server = ServerState(Counts(0, 0), Histogram(), 0, 0, 0, 0, 0, 0, 0, 0, None)
+    suffixes = {"counter": "_total", "gauge": "", "histogram": ""}
+    rows = (
+        (f"`{one.name}{suffixes[one.kind]}`", one.kind, one.help)
+        for one in chain(families(snapshot), health_families(Health()), lane_families(()), server_families(server))
+    )
+    return table(("metric", "kind", "meaning"), rows) + "\n"
+
+
+def states_of_a_group() -> str:
+    ways = "\n".join(f"    {row.source.value} --> {row.target.value}: {row.cause}" for row in group_states.TRANSITIONS)
+    return f"```mermaid\nstateDiagram-v2\n    [*] --> {group_states.State.EMPTY.value}\n{ways}\n```\n"
+
+
+def states_of_a_transaction() -> str:
+    meaning = transaction_states.MEANINGS
+    states = ((str(one.value), one.title, meaning[one]) for one in transaction_states.State)
+    ways = ((row.source.title, row.target.title, row.cause) for row in transaction_states.TRANSITIONS)
+    return f"{table(('number', 'state', 'meaning'), states)}\n\n{table(('from', 'to', 'when'), ways)}\n"
+
+
+def states_in_docstring(of: type) -> str:
+    lines = [line for line in inspect.cleandoc(of.__doc__ or "").splitlines() if line.startswith("|")]
+    return "\n".join([f"From `{of.__name__}` in `{of.__module__}`:", "", *lines, ""])
+
+
+def packages() -> str:
+    """Which package imports which, as a Mermaid diagram, without the arrows that follow from others."""
+    graph = grimp.build_graph("keylane", cache_dir=None)
+    for package in (children := graph.find_children("keylane")):
+        graph.squash_module(package)
+    imported = {one: graph.find_modules_directly_imported_by(one) & children - {one} for one in children}
+    needless = {
+        (one, other)
+        for one, others in imported.items()
+        for way in others
+        for other in others - {way}
+        if graph.chain_exists(importer=way, imported=other)
+    }
+    arrows = sorted(
+        (one, other) for one, others in imported.items() for other in others if (one, other) not in needless
+    )
+    lines = [f"  {one.partition('.')[2]} --> {other.partition('.')[2]}" for one, other in arrows]
+    return "\n".join(["```mermaid", "flowchart TD", *lines, "```", ""])
+
+
 WRITTEN: dict[tuple[str, str], Callable[[], str]] = {
+    ("architecture.md", "packages"): packages,
+    ("architecture.md", "states of a Partition"): lambda: states_in_docstring(Partition),
+    ("architecture.md", "states of a Source"): lambda: states_in_docstring(Source),
     ("cli.md", "commands"): all_commands,
-    ("options.md", "pipelines"): pipeline_options,
+    ("errors.md", "errors"): errors,
+    ("metrics.md", "metrics"): metrics,
+    ("offset-store.md", "states of a group"): states_of_a_group,
     ("options.md", "broker"): broker_options,
+    ("options.md", "pipelines"): pipeline_options,
+    ("supported-apis.md", "supported APIs"): supported_apis,
+    ("transactions.md", "states of a transaction"): states_of_a_transaction,
 }
 """By page and mark."""
 
 
 if __name__ == "__main__":
     for (page, name), text in WRITTEN.items():
-        put_into_page(DOCS / page, name, text())
+        put_into_page(Path(sys.argv[1]) / page, name, text())
