@@ -88,7 +88,7 @@ def test_a_python_of_executors_with_another_version_is_refused_where_spark_would
 @pytest.mark.parametrize(
     ("attribute", "says"),
     [
-        ("pythonExec", r"the executors cannot run 3\.9 as their Python \(error.*No such file or directory\): name one"),
+        ("pythonExec", r"the executors cannot run 3\.9 as their Python \(there is no such file\): name one"),
         ("pythonVer", rf"the executors' Python, {sys.executable}, is {OURS}, and the driver's is 3\.9: Spark needs"),
     ],
 )

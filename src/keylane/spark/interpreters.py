@@ -9,8 +9,10 @@ import re
 
 from keylane.errors import UsageError
 
-NOT_STARTED = re.compile(r'Cannot run program "([^"]+)"[^:\n]*: (?:Exec failed, )?(error[=:] ?(?:2|13)\b[^\n]*)')
-"""What Java says where there is no such file, or one that may not run; the second form from Java 23 on."""
+NOT_STARTED = re.compile(r'Cannot run program "([^"]+)"[^:\n]*: (?:Exec failed, )?error[=:] ?(2|13)\b')
+"""What Java says where a program cannot be started, with the system's number; `error: 2` from Java 23 on."""
+REASONS = {"2": "there is no such file", "13": "it may not be run"}
+"""By those numbers (ENOENT, EACCES): Javas have different words for them."""
 OTHER_VERSION = re.compile(
     r"Python in worker has different version:? \(?(\d+)(?:\.|, )(\d+)\)? than that in driver:? (\d+\.\d+)"
 )
@@ -24,7 +26,7 @@ def wrong_python(text: str, python: str) -> UsageError | None:
     """
     if (found := NOT_STARTED.search(text)) is not None:
         return UsageError(
-            f"the executors cannot run {found[1]} as their Python ({found[2].strip()}): name one that they have with "
+            f"the executors cannot run {found[1]} as their Python ({REASONS[found[2]]}): name one that they have with "
             "spark.pyspark.python or PYSPARK_PYTHON, for example ./environment/bin/python out of --archives "
             "(docs/clusters.md)"
         )

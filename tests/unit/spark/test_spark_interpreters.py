@@ -18,12 +18,10 @@ PYTHON = "/opt/venv/bin/python"
 @pytest.mark.parametrize(
     ("says", "reason"),
     [
-        (f'"{PYTHON}": error=2, No such file or directory', "error=2, No such file or directory"),
-        (f'"{PYTHON}" (in directory "/srv/app-1/0"): error=13, Permission denied', "error=13, Permission denied"),
-        (
-            f'"{PYTHON}": Exec failed, error: 2 (No such file or directory) ',  # from Java 23 on
-            "error: 2 (No such file or directory)",
-        ),
+        (f'"{PYTHON}": error=2, No such file or directory', "there is no such file"),
+        (f'"{PYTHON}" (in directory "/srv/app-1/0"): error=13, Permission denied', "it may not be run"),
+        (f'"{PYTHON}": Exec failed, error: 2 (No such file or directory) ', "there is no such file"),  # Java 23
+        (f'"{PYTHON}": Exec failed, error: 13 (Permission denied) ', "it may not be run"),
     ],
 )
 def test_a_python_that_is_not_there_is_named(says: str, reason: str) -> None:
