@@ -11,7 +11,7 @@ PARALLEL := -n 6 --no-loadscope-reorder
 # Tests and benches start hundreds of Python processes: without its bytecode each would compile keylane again, for a quarter of a second.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-full check docs cluster soak spark-versions wheel-trial bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-earlier bench-delivery bench-operate compat mutants walk clean setup
+.PHONY: demo test test-full check docs cluster soak spark-versions wheel-trial bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery bench-operate compat mutants walk clean setup
 .DEFAULT_GOAL := help
 
 help:
@@ -26,7 +26,6 @@ help:
 	@echo "make bench-offsets  the offset store beside Apache Kafka  (ARGS=\"--quick --rows 'commit*' --sizes\")"
 	@echo "make compat  outside clients, tools and test suites on the broker (ARGS=\"--suites 'kafka-python'\")"
 	@echo "make bench-broker  records and transactions beside Apache Kafka  (ARGS=\"--quick --rows 'produce*' --sizes\")"
-	@echo "make bench-earlier  the broker beside that of an earlier commit: has it become slower?  (ARGS=\"--commit HEAD~1 --rows 'commit*'\")"
 	@echo "make bench-http  10,000 HTTP requests in flight at once   (ARGS=\"--keys 1000 --latency-ms 500\")"
 	@echo "make bench-delivery  records/s under each guarantee, transactions beside the JVM's  (ARGS=\"--broker apache --rows 'transactions*'\")"
 	@echo "make bench-operate  what it costs a member to be operated, in processor time  (ARGS=\"--rate 10000 --turns 10\")"
@@ -111,9 +110,6 @@ compat: setup
 
 bench-broker: setup
 	@PYTHONPATH=bench $(BIN)/python -m broker $(ARGS)
-
-bench-earlier: setup
-	@PYTHONPATH=bench $(BIN)/python -m earlier $(ARGS)
 
 bench-http: setup
 	@PYTHONPATH=bench $(BIN)/python -m http_calls $(ARGS)

@@ -18,7 +18,7 @@ from keylane.wire.versions import encode_response, read_response, request_type
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.load import Load
+    from broker.work import Load
 
 API_KEY, VERSION = 1, 12
 HEADER = struct.pack(">hhih", API_KEY, VERSION, 0, -1) + b"\0"

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined] # exported untyped
 
-from broker import fetches, rebalances
+from broker import fetches
+from broker.work import Load
 
 TIMEOUT_S = 60
 BATCH = 10_000
@@ -23,22 +23,6 @@ BATCH = 10_000
 QUEUED = 200_000
 """Records that a producer may hold: enough that it never runs dry."""
 TOPIC_CONFIG = {"retention.ms": "-1"}
-
-
-class Load(NamedTuple):
-    """What to do."""
-
-    bootstrap: str
-    what: str
-    """produce, fetch, single, transactions, session, sessionless, rebalance (and the protocol), create or delete."""
-    topic: str
-    size: int = 100
-    """Bytes of a record's value."""
-    partitions: int = 1
-    clients: int = 1
-    seconds: float = 4.0
-    records: int = 0
-    """How many to produce at once, for a topic that is fetched."""
 
 
 class Acknowledged:
@@ -183,7 +167,7 @@ def delete(load: Load) -> dict[str, float]:
 KINDS = {
     each.__name__: each
     for each in (produce, fetch, single, transactions, fetches.session, fetches.sessionless, create, delete)
-} | {f"rebalance {protocol}": partial(rebalances.rebalance, protocol=protocol) for protocol in ("classic", "consumer")}
+}
 
 
 def main() -> None:

@@ -61,24 +61,12 @@ def _row(name: str, row: Mapping[str, Any]) -> str:
 
 
 def _figure(row: Mapping[str, Any], runs: Any, rate: float | None) -> str:
-    if row["what"].startswith("rebalance"):
-        return _pauses(runs)
     if rate is None:
         return ""
     if row["what"] == "single":
         return f"{rate:,.0f}/s, p99 {median(runs, 'p99_ms'):.2f} ms"
     megabytes = f", {rate * row['size'] / 1e6:,.0f} MB/s" if row["what"] in ("produce", "fetch") else ""
     return f"{rate:,.0f}/s{megabytes}"
-
-
-def _pauses(runs: Any) -> str:
-    """How long nothing is read, and how long the partition that waits longest is not."""
-    if not runs:
-        return ""
-    comes, comes_longest, goes, goes_longest = (
-        median(runs, f"{step}_{name}_s") or 0.0 for step in ("comes", "goes") for name in ("nothing", "longest")
-    )
-    return f"nothing for {comes:.1f} s (a partition: {comes_longest:.1f} s), and {goes:.1f} s ({goes_longest:.1f} s)"
 
 
 def _asked(row: Mapping[str, Any], runs: Mapping[str, Any], rates: Mapping[str, float | None]) -> tuple[str, str]:

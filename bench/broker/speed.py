@@ -51,14 +51,6 @@ ROWS = (
     Row("produce 1 KB, 20 clients", "produce", 1_000, 1, 20),
     Row("fetch in a session, 10 of 1,000 partitions with records", "session", 100, 1_000, 1, 10),
     Row("the same without a session", "sessionless", 100, 1_000, 1, 10),
-    Row(
-        "one comes to 100 members that read 200 partitions, and goes: classic protocol",
-        "rebalance classic",
-        100,
-        200,
-        100,
-    ),
-    Row("the same: KIP-848", "rebalance consumer", 100, 200, 100),
 )
 
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import peers
-from broker.load import Load, fetch, producer_of, send_some
+from broker.load import fetch, producer_of, send_some
+from broker.work import Load
 from contests import OURS
 from peers import jvm
 from peers.cluster import NODES, ApacheCluster
