@@ -11,7 +11,7 @@ import pytest
 from keylane.errors import PeerError, UsageError
 from keylane.options import DeadLetter
 from keylane.spark.structured import acknowledged
-from keylane.spark.structured.acknowledged import Acknowledged, _Closer, list_of
+from keylane.spark.structured.acknowledged import Acknowledged, list_of
 from keylane.spark.structured.carry_lists import CarryList, Lists
 from keylane.spark.structured.carry_over import CarryOver, TaskReport
 from keylane.spark.structured.plans import Plan
@@ -21,27 +21,43 @@ if TYPE_CHECKING:
 
 T0 = ("t", 0)
 PLAN = Plan("query", 1, {T0: 0}, {T0: 10})
+SOURCE = {"kafka.bootstrap.servers": "a:1", "kafka.group.id": "g", "subscribe": "t"}
+
+
+class Session:
+    """Of the driver: what its tasks are told, and who listens to its queries."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, list[str]] = {}
+        self.listeners: list[Any] = []
+        self.sparkContext = SimpleNamespace(getLocalProperty=lambda _: "query", setLocalProperty=self._tell)
+        self.streams = SimpleNamespace(addListener=self.listeners.append, removeListener=self.listeners.remove)
+
+    def _tell(self, name: str, text: str) -> None:
+        self.told.setdefault(name, []).append(text)
 
 
 class Query:
     """A query's batch 4, of which record 3 is carried; the steps of its driver are noted."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, run_id: str = "run") -> None:
         self.steps: list[Any] = []
         self.lists = Lists(str(folder))
         self.sink_fails = False
         carry_over = CarryOver(str(folder))
         monkeypatch.setattr(carry_over, "collected", self._collected)
-        self.told: list[str] = []
-        context = SimpleNamespace(
-            getLocalProperty=lambda _: "query", setLocalProperty=lambda _, text: self.told.append(text)
-        )
-        spark = SimpleNamespace(sparkContext=context)
-        self.running = SimpleNamespace(session=spark, plan=PLAN)
+        self.session = Session()
+        options = SOURCE | {"carryOver": str(folder)}
+        self.running = SimpleNamespace(session=self.session, plan=PLAN, run_id=run_id, options=lambda: options)
         monkeypatch.setattr(acknowledged, "running_batch", lambda _: self.running)
         self.run = Acknowledged(self._write, carry_over)
-        member: Any = SimpleNamespace(check=lambda: None, commit=self._commit)
-        self.run._member = member
+        member = SimpleNamespace(
+            own=lambda _: None,
+            check=lambda: None,
+            commit=self._commit,
+            close=lambda: self.steps.append("left"),
+        )
+        monkeypatch.setattr("keylane.kafka.sole_member.SoleMember", lambda *_: member)
         self.frame: Any = SimpleNamespace(persist=lambda: self.frame, unpersist=lambda: None)
         monkeypatch.setattr(acknowledged, "fill", lambda _: self.steps.append("rows"))
 
@@ -84,7 +100,7 @@ def test_tasks_are_told_what_no_restart_asks_for_again(tmp_path: Path, monkeypat
     query.run(query.frame, 4)
     query.running.plan = Plan("query", 2, {T0: 10, ("t", 1): 7}, {T0: 20, ("t", 1): 9}, redo=4)
     query.run(query.frame, 5)
-    assert [json.loads(text) for text in query.told] == [
+    assert [json.loads(text) for text in query.session.told["keylane.settled"]] == [
         {"query": "query", "below": {"t": {"0": 0}}},
         {"query": "query", "below": {"t": {"0": 3, "1": 7}}},
     ]
@@ -101,45 +117,48 @@ def test_lists_of_another_query_are_refused(tmp_path: Path) -> None:
             list_of(lists, PLAN, batch)
 
 
-def test_it_leaves_the_group_when_its_own_run_of_the_query_ends() -> None:
+def test_it_leaves_the_group_when_its_own_run_of_the_query_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Spark may tell of a run's end when the next run, from the same checkpoint, has begun."""
-    left: list[str] = []
-    owner = Acknowledged(lambda _frame, _batch: None, None)
-    member: Any = SimpleNamespace(close=lambda: left.append("left"))
-    owner._member = member
-    session = SimpleNamespace(streams=SimpleNamespace(removeListener=lambda _: left.append("unheard")))
-    running: Any = SimpleNamespace(run_id="second", session=session)
-    closer = _Closer(owner, running)
-    closer.onQueryTerminated(SimpleNamespace(id="query", runId="first"))
-    assert (left, owner._member) == ([], member)
-    closer.onQueryTerminated(SimpleNamespace(id="query", runId="second"))
-    assert (left, owner._member) == (["left", "unheard"], None)
+    query = Query(tmp_path, monkeypatch, "second")
+    query.run(query.frame, 4)
+    (listener,) = query.session.listeners
+    query.steps.clear()
+    listener.onQueryTerminated(SimpleNamespace(id="query", runId="first"))
+    assert (query.steps, query.session.listeners) == ([], [listener])
+    listener.onQueryTerminated(SimpleNamespace(id="query", runId="second"))
+    assert (query.steps, query.session.listeners) == (["left"], [])
 
 
-def test_the_source_must_have_the_folder_of_the_carry_over_before_the_group_is_joined() -> None:
-    asked: list[str] = []
+def refuse_to_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    def join(*_: object) -> None:
+        raise AssertionError("the group is joined")
 
-    def options() -> dict[str, str]:
-        asked.append("options")
-        return {"carryOver": "/others", "kafka.group.id": "g"}
+    monkeypatch.setattr("keylane.kafka.sole_member.SoleMember", join)
 
-    owner = Acknowledged(lambda _frame, _batch: None, CarryOver("/lists"))
-    running: Any = SimpleNamespace(options=options, plan=SimpleNamespace(next={}))
-    with pytest.raises(UsageError, match="carryOver is '/others', and the CarryOver has '/lists'"):
-        owner._join(running)
-    assert (asked, owner._member) == (["options"], None)
+
+def test_the_source_must_have_the_folder_of_the_carry_over_before_the_group_is_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query(tmp_path, monkeypatch)
+    query.running.options = lambda: SOURCE | {"carryOver": "/others"}
+    refuse_to_join(monkeypatch)
+    with pytest.raises(UsageError, match=f"carryOver is '/others', and the CarryOver has '{tmp_path}'"):
+        query.run(query.frame, 4)
 
 
 @pytest.mark.parametrize(
     "subscription", [{"subscribe": "in,dead"}, {"subscribePattern": "in|de.d"}, {"assign": '{"dead":[0]}'}]
 )
 def test_a_dead_letter_topic_that_the_query_reads_is_refused_before_the_group_is_joined(
-    subscription: dict[str, str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subscription: dict[str, str]
 ) -> None:
+    query = Query(tmp_path, monkeypatch)
     servers = {"kafka.bootstrap.servers": "b:1,a:1", "kafka.group.id": "g", "carryOver": "/lists"}
-    running: Any = SimpleNamespace(options=lambda: servers | subscription, plan=SimpleNamespace(next={}))
+    query.running.options = lambda: servers | subscription
+    refuse_to_join(monkeypatch)
     carry_over = CarryOver("/lists", dead_letter=DeadLetter("dead"), kafka={"bootstrap.servers": "a:1"})
-    owner = Acknowledged(lambda _frame, _batch: None, carry_over)
+    run = Acknowledged(lambda _frame, _batch: None, carry_over)
     with pytest.raises(UsageError, match="the dead-letter topic 'dead' is one that the query reads itself"):
-        owner._join(running)
-    assert owner._member is None
+        run(query.frame, 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from pyspark.sql import Row
 
 from keylane.errors import Fatal, HandlerError, UsageError
 from keylane.options import DeadLetter, Retries
+from keylane.spark.structured import carry_over
 from keylane.spark.structured.carry_lists import CarryList
 from keylane.spark.structured.carry_over import CarryOver, TaskCarry, TaskReport
 from keylane.spark.structured.rows import FedRow, Outcome
@@ -18,9 +20,25 @@ from keylane.spark.structured.rows import FedRow, Outcome
 FAR_MS = int((time.time() + 3600) * 1000)
 
 
+class Reports:
+    """The driver's accumulator."""
+
+    def __init__(self, *_: object) -> None:
+        self.value: list[TaskReport] = []
+
+    def add(self, reports: list[TaskReport]) -> None:
+        self.value += reports
+
+
+def made(**options: Any) -> CarryOver:
+    one = CarryOver("/lists", kafka={"bootstrap.servers": "h:1"}, **options)
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(accumulator=Reports))
+    one.begin(spark)
+    return one
+
+
 def carry(last: CarryList | None = None, frozen: CarryList | None = None, **options: Any) -> TaskCarry:
-    made = CarryOver("/lists", kafka={"bootstrap.servers": "h:1"}, **options)
-    return TaskCarry(made, Retries(max_attempts=3, delay_ms=1_000, jitter=0), 7, (4, 2), frozen, last)
+    return TaskCarry(made(**options), Retries(max_attempts=3, delay_ms=1_000, jitter=0), 7, (4, 2), frozen, last)
 
 
 def row(offset: int) -> Any:
@@ -40,6 +58,22 @@ def tried(one: TaskCarry, offset: int, error: Exception | None, key: bytes | Non
     return one.takes(outcome)
 
 
+def carried(one: TaskCarry) -> dict[int, tuple[int, int]]:
+    """Attempts and due time by offset, as the driver is told at the end of the task."""
+    one.report()
+    (report,) = one.carry_over.collected(7)
+    return {offset: what for (_, _, offset), what in report.carried.items()}
+
+
+@pytest.fixture
+def letters(monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
+    """Dead letters of tasks that are reported; they have no Kafka."""
+    buried: list[Outcome] = []
+    opened = nullcontext(SimpleNamespace(bury=buried.append))
+    monkeypatch.setattr(carry_over, "DeadLetters", lambda *_: opened)
+    return buried
+
+
 def test_a_failure_is_carried_with_the_later_records_of_its_key() -> None:
     one = carry()
     assert tried(one, 1, None) is False
@@ -48,34 +82,34 @@ def test_a_failure_is_carried_with_the_later_records_of_its_key() -> None:
     assert tried(one, 4, None, b"other") is False
     assert tried(one, 5, ValueError("busy"), None) is True
     assert tried(one, 6, None, None) is False
-    assert {name[2]: attempts for name, (attempts, _) in one._carried.items()} == {2: 1, 3: 0, 5: 1}
+    assert {offset: attempts for offset, (attempts, _) in carried(one).items()} == {2: 1, 3: 0, 5: 1}
 
 
 def test_attempts_of_earlier_batches_count() -> None:
     last = CarryList(6, "q", 5, {("t", 0): {1: (1, 0), 2: (2, 0)}})
     one = carry(last)
     assert tried(one, 1, ValueError("busy"), b"a") is True
-    attempts, due_ms = one._carried["t", 0, 1]
+    assert tried(one, 2, ValueError("busy"), b"b") is False  # the third attempt: it fails the batch
+    attempts, due_ms = carried(one)[1]
     assert attempts == 2
     assert due_ms > time.time() * 1000
-    assert tried(one, 2, ValueError("busy"), b"b") is False  # the third attempt: it fails the batch
 
 
 def test_a_record_that_is_not_due_is_carried_unchanged_and_so_is_what_follows() -> None:
     one = carry(CarryList(6, "q", 5, {("t", 0): {1: (1, FAR_MS)}}))
     assert tried(one, 1, None) is True
     assert tried(one, 2, None) is True
-    assert one._carried == {("t", 0, 1): (1, FAR_MS), ("t", 0, 2): (0, FAR_MS)}  # nothing is due before the first
+    assert carried(one) == {1: (1, FAR_MS), 2: (0, FAR_MS)}  # nothing is due before the first
 
 
 @pytest.mark.parametrize("error", [ValueError("busy"), Fatal("no")])
-def test_after_the_last_attempt_a_record_is_dead(error: Exception) -> None:
+def test_after_the_last_attempt_a_record_is_dead(letters: list[Outcome], error: Exception) -> None:
     last = CarryList(6, "q", 5, {("t", 0): {1: (2, 0)}})
     one = carry(last, dead_letter=DeadLetter("dlq"))
     assert tried(one, 1, error) is True
-    assert [dead.attempts for dead in one._dead] == [3]
-    assert one._carried == {}
     assert tried(one, 2, None) is False  # the key goes on
+    assert carried(one) == {}
+    assert [dead.attempts for dead in letters] == [3]
 
 
 def test_what_was_interrupted_counts_as_an_attempt_and_what_had_not_begun_does_not() -> None:
@@ -83,16 +117,17 @@ def test_what_was_interrupted_counts_as_an_attempt_and_what_had_not_begun_does_n
     assert one.held(record(1)) is None
     for offset in (1, 2):
         assert one.takes(Outcome(row(offset), None, None, 0, 0.0, b"k", carried=True)) is True
-    assert {name[2]: attempts for name, (attempts, _) in one._carried.items()} == {1: 1, 2: 0}
-    assert len({due for _, due in one._carried.values()}) == 1
+    found = carried(one)
+    assert {offset: attempts for offset, (attempts, _) in found.items()} == {1: 1, 2: 0}
+    assert len({due for _, due in found.values()}) == 1
 
 
-def test_a_record_that_never_ends_in_time_has_a_last_attempt_too() -> None:
+def test_a_record_that_never_ends_in_time_has_a_last_attempt_too(letters: list[Outcome]) -> None:
     one = carry(CarryList(6, "q", 5, {("t", 0): {1: (2, 0)}}), dead_letter=DeadLetter("dlq"))
     assert one.held(record(1)) is None
     assert one.takes(Outcome(row(1), None, None, 0, 0.0, b"k", carried=True)) is True
-    assert one._carried == {}
-    assert [(dead.attempts, str(dead.error)) for dead in one._dead] == [(3, "not ended within deadline_ms=60000")]
+    assert carried(one) == {}
+    assert [(dead.attempts, str(dead.error)) for dead in letters] == [(3, "not ended within deadline_ms=60000")]
 
 
 def test_a_batch_with_a_list_leaves_out_exactly_that_and_carries_nothing_else() -> None:
@@ -106,18 +141,17 @@ def test_a_batch_with_a_list_leaves_out_exactly_that_and_carries_nothing_else() 
 
 
 def test_the_driver_is_told_once_and_by_the_last_run_of_a_task() -> None:
-    made = CarryOver("/lists")
-
+    driver = made()
     first = TaskReport(7, 1, 0, {("t", 0, 1): (1, 0)}, frozenset())
     again = TaskReport(7, 1, 0, {("t", 0, 2): (1, 0)}, frozenset())
-    reports: Any = SimpleNamespace()
-    made._reports = reports
-    reports.value = [first, TaskReport(6, 1, 1, {}, frozenset()), again]
-    assert made.collected(7) == [again]
-    assert made.collected(7) == []
-    reports.value = [first, TaskReport(7, 2, 0, {}, frozenset())]
+    for report in (first, TaskReport(6, 1, 1, {}, frozenset()), again):
+        driver.report(report)
+    assert driver.collected(7) == [again]
+    assert driver.collected(7) == []
+    for report in (first, TaskReport(7, 2, 0, {}, frozenset())):
+        driver.report(report)
     with pytest.raises(UsageError, match="more than one stage"):
-        made.collected(7)
+        driver.collected(7)
 
 
 @pytest.mark.parametrize(
@@ -139,12 +173,12 @@ def test_the_frame_must_name_its_records() -> None:
 
 
 def test_a_dead_letter_needs_the_record_as_it_was() -> None:
-    made = CarryOver("/f", dead_letter=DeadLetter("d"), kafka={"bootstrap.servers": "h:1"})
+    one = CarryOver("/f", dead_letter=DeadLetter("d"), kafka={"bootstrap.servers": "h:1"})
     names = dict.fromkeys(("topic", "partition", "offset"), "any") | {"key": "binary", "value": "binary"}
     kinds = {"headers": "array<struct<key:string,value:binary>>", "timestamp": "timestamp"}
-    made.check(names | kinds)
+    one.check(names | kinds)
     CarryOver("/f").check(names)
     with pytest.raises(UsageError, match=r"no column headers \(array.*includeHeaders"):
-        made.check(names | {"timestamp": "timestamp"})
+        one.check(names | {"timestamp": "timestamp"})
     with pytest.raises(UsageError, match=r"no column timestamp \(timestamp\)"):
-        made.check(names | kinds | {"timestamp": "string"})
+        one.check(names | kinds | {"timestamp": "string"})

@@ -44,14 +44,21 @@ class Member:
         self.commits.append({})
 
 
+@pytest.fixture
+def member(monkeypatch: pytest.MonkeyPatch) -> Member:
+    """Of whoever joins the group."""
+    made = Member()
+    monkeypatch.setattr("keylane.kafka.sole_member.SoleMember", lambda *_: made)
+    return made
+
+
 def progress(offset: int, name: str | None = None, run: str = "run") -> Any:
     source = SimpleNamespace(endOffset=json.dumps({"t": {"0": offset}}))
     return SimpleNamespace(progress=SimpleNamespace(name=name, runId=run, sources=[source]))
 
 
-def test_each_batch_of_the_named_query_is_committed_until_another_driver_has_the_group() -> None:
-    listener, member = GroupCommits(KAFKA, query="mine"), Member()
-    listener._member = member  # type: ignore[assignment]
+def test_each_batch_of_the_named_query_is_committed_until_another_driver_has_the_group(member: Member) -> None:
+    listener = GroupCommits(KAFKA, query="mine")
     for event in (progress(3, "mine"), progress(7, "another"), progress(4, "mine")):
         listener.onQueryProgress(event)
     member.fenced = True
@@ -62,9 +69,8 @@ def test_each_batch_of_the_named_query_is_committed_until_another_driver_has_the
     assert member.commits == [{T0: 3}, {T0: 4}, {}]
 
 
-def test_it_leaves_the_group_at_the_end_of_its_own_run_alone() -> None:
-    listener, member = GroupCommits(KAFKA), Member()
-    listener._member = member  # type: ignore[assignment]
+def test_it_leaves_the_group_at_the_end_of_its_own_run_alone(member: Member) -> None:
+    listener = GroupCommits(KAFKA)
     listener.onQueryProgress(progress(3, run="second"))
     listener.onQueryTerminated(SimpleNamespace(runId="first"))
     assert member.commits == [{T0: 3}]
@@ -72,13 +78,13 @@ def test_it_leaves_the_group_at_the_end_of_its_own_run_alone() -> None:
     assert member.commits == [{T0: 3}, {}]
 
 
-def test_nothing_is_committed_once_it_is_closed() -> None:
+def test_nothing_is_committed_once_it_is_closed(member: Member) -> None:
     """By an event that was under way when the listener was removed, which would join the group anew."""
-    listener, member = GroupCommits(KAFKA), Member()
-    listener._member = member  # type: ignore[assignment]
+    listener = GroupCommits(KAFKA)
+    listener.onQueryProgress(progress(2))
     listener.close()
     listener.onQueryProgress(progress(3))
-    assert (member.commits, listener._member) == ([{}], None)
+    assert member.commits == [{T0: 2}, {}]
 
 
 @pytest.mark.parametrize("name", KAFKA)

@@ -468,7 +468,7 @@ def test_what_fails_with_carry_over_is_carried_and_the_rest_is_kept(
     monkeypatch.setattr("keylane.spark.structured.carry_over.TaskContext", SimpleNamespace(get=lambda: context))
     carry = CarryOver(str(tmp_path / "lists"))
     reports: list[TaskReport] = []
-    monkeypatch.setattr(carry, "_report", reports.append)
+    monkeypatch.setattr(carry, "report", reports.append)
 
     def refuse(row: Any, context: kl.Context) -> Any:
         made = tasks.insert(row, context)

@@ -158,7 +158,8 @@ class CarryOver:
             last=lists.newest(before=int(batch)),
         )
 
-    def _report(self, report: TaskReport) -> None:
+    def report(self, report: TaskReport) -> None:
+        """What the driver has with `collected`, once the task is through."""
         assert self._reports is not None
         self._reports.add([report])
 
@@ -275,7 +276,7 @@ class TaskCarry:
                 for outcome in self._dead:
                     letters.bury(outcome)
         dead = frozenset(_name(one.row) for one in self._dead)
-        self.carry_over._report(TaskReport(self.batch, *self.place, dict(self._carried), dead))  # noqa: SLF001
+        self.carry_over.report(TaskReport(self.batch, *self.place, dict(self._carried), dead))
 
     def _leaves(self, outcome: Outcome, name: tuple[str, int, int]) -> bool:
         """Of a record that was not tried, or did not end in time: False when that was its last attempt."""
