@@ -141,7 +141,7 @@ class InstanceName:
 
     def _holder(self) -> Holder | None:
         request = array_length(1) + string(self._group) + b"\0"
-        return self._read(self._ask(_DESCRIBE_GROUPS, _DESCRIBE_VERSION, request))
+        return read_holder(self._ask(_DESCRIBE_GROUPS, _DESCRIBE_VERSION, request), self.name)
 
     def _ask(self, key: int, version: int, request: bytes) -> bytes:
         """Of the group's coordinator. Raises `OSError` for no answer now, and `UsageError` for a login that librdkafka
@@ -164,25 +164,26 @@ class InstanceName:
                 problem = error
         raise problem
 
-    def _read(self, answer: bytes) -> Holder | None:
-        """The answer to DescribeGroups about the one group."""
-        reader = FieldReader(answer)
-        try:
-            reader.int32()  # the throttle time
-            reader.int32()  # one group
-            _check(reader.int16())
-            for _ in range(4):  # group, state, protocol type, protocol
-                reader.string()
-            holder = None
-            for _ in reader.items():
-                member_id, name, _client_id, _host = (reader.nullable_string() for _ in range(4))
-                metadata = reader.sized_bytes()
-                reader.sized_bytes()  # its assignment
-                if name == self.name and member_id is not None:
-                    holder = Holder(member_id, _topics(metadata))
-        except FieldError as error:
-            raise OSError(f"the coordinator answers what is no description of a group: {error}") from error
-        return holder
+
+def read_holder(answer: bytes, name: str) -> Holder | None:
+    """Who has the name, by the answer to DescribeGroups about the one group."""
+    reader = FieldReader(answer)
+    try:
+        reader.int32()  # the throttle time
+        reader.int32()  # one group
+        _check(reader.int16())
+        for _ in range(4):  # group, state, protocol type, protocol
+            reader.string()
+        holder = None
+        for _ in reader.items():
+            member_id, instance, _client_id, _host = (reader.nullable_string() for _ in range(4))
+            metadata = reader.sized_bytes()
+            reader.sized_bytes()  # its assignment
+            if instance == name and member_id is not None:
+                holder = Holder(member_id, _topics(metadata))
+    except FieldError as error:
+        raise OSError(f"the coordinator answers what is no description of a group: {error}") from error
+    return holder
 
 
 def _check(code: int) -> None:

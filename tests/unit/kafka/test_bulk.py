@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from keylane.errors import PeerError
+from keylane.kafka import bulk
 from keylane.kafka.bulk import BulkProducer
 from keylane.records import Output
 
@@ -36,10 +37,15 @@ class Refusing(Connected):
         return 0
 
 
+def producer_of(client: Connected) -> BulkProducer:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bulk, "client_of", lambda *_: client)
+        return BulkProducer("nowhere:1")
+
+
 def test_a_record_that_the_client_refuses_is_an_error_that_names_its_topic() -> None:
-    producer = BulkProducer("nowhere:1")
-    client: Any = Refusing()
-    producer._producer = client
+    client = Refusing()
+    producer = producer_of(client)
     text = "a record for 'gone' could not be produced to nowhere:1: _UNKNOWN_TOPIC"
     with pytest.raises(PeerError, match=text), producer:
         producer.produce(Output("gone", value=b"1"))
@@ -83,9 +89,8 @@ class Narrow(Connected):
 
 
 def test_many_are_handed_over_in_their_order_however_little_room_there_is() -> None:
-    producer = BulkProducer("nowhere:1")
-    client: Any = Narrow(5)
-    producer._producer = client
+    client = Narrow(5)
+    producer = producer_of(client)
     given = [Output("some", b"k", b"%d" % number) for number in range(20)]
     given += [Output("other", value=b"20", partition=3), Output("other", value=b"21", headers=[("h", b"v")])]
     with producer:
@@ -100,9 +105,8 @@ def test_many_are_handed_over_in_their_order_however_little_room_there_is() -> N
 
 
 def test_one_of_many_that_the_client_refuses_is_an_error_that_names_its_topic() -> None:
-    producer = BulkProducer("nowhere:1")
-    client: Any = Narrow(5, most=3)
-    producer._producer = client
+    client = Narrow(5, most=3)
+    producer = producer_of(client)
     with pytest.raises(PeerError, match="a record for 'some' could not be produced to nowhere:1: MSG_SIZE_TOO_LARGE"):
         producer.produce_columns("some", None, [b"1", b"1234"])
 
@@ -110,9 +114,8 @@ def test_one_of_many_that_the_client_refuses_is_an_error_that_names_its_topic() 
 @pytest.mark.parametrize("many", [True, False])
 def test_a_connection_is_waited_for_once_and_before_the_first_record(many: bool) -> None:
     """Else librdkafka asks for its producer id half a second later."""
-    producer = BulkProducer("nowhere:1")
-    client: Any = Narrow(5)
-    producer._producer = client
+    client = Narrow(5)
+    producer = producer_of(client)
     with producer:
         for topic in ("some", "other"):
             if many:

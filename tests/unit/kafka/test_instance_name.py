@@ -9,7 +9,7 @@ import pytest
 
 from keylane.errors import BrokerUnavailableError, FencedError, PeerError
 from keylane.kafka import exact_transactions
-from keylane.kafka.instance_name import Holder, InstanceName
+from keylane.kafka.instance_name import Holder, InstanceName, read_holder
 from keylane.kafka.logs import Patience
 
 if TYPE_CHECKING:
@@ -95,11 +95,10 @@ def test_the_answer_is_read_field_by_field() -> None:
     rows = struct.pack(">h", 0) + text("g") + text("Stable") + text("consumer") + text("range") + struct.pack(">i", 3)
     dynamic = text("id-0") + struct.pack(">h", -1) + text("app") + text("/h") + struct.pack(">ii", 0, 0)
     rows += dynamic + member("id-1", "other", "app", "/h") + member("id-2", "one", "äpp", "/10.0.0.7")
-    name = InstanceName({"bootstrap.servers": "nowhere:1", "group.id": "g", "group.instance.id": "one"})
-    assert name._read(bytes(4) + struct.pack(">i", 1) + rows) == Holder("id-2", frozenset({"a", "b"}))
+    assert read_holder(bytes(4) + struct.pack(">i", 1) + rows, "one") == Holder("id-2", frozenset({"a", "b"}))
     with pytest.raises(OSError, match="error code 15"):
-        name._read(bytes(8) + struct.pack(">h", 15))
+        read_holder(bytes(8) + struct.pack(">h", 15), "one")
     with pytest.raises(PeerError, match="error code 30"):
-        name._read(bytes(8) + struct.pack(">h", 30))
+        read_holder(bytes(8) + struct.pack(">h", 30), "one")
     with pytest.raises(OSError, match="no description of a group: 2 bytes are due at byte 8 of 8"):
-        name._read(bytes(8))
+        read_holder(bytes(8), "one")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -171,13 +172,16 @@ def test_flush_and_close_wait_for_what_was_appended() -> None:
     asyncio.run(scenario())
 
 
-def test_few_appends_are_synced_on_the_loop_while_syncs_are_short() -> None:
+def test_few_appends_are_synced_on_the_loop_while_syncs_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a sync that was long they go to the executor, several sooner than one, until one was short again; many
     always do."""
     threads: list[str] = []
+    now = [0.0]
+    monkeypatch.setattr(shared_sync, "time", SimpleNamespace(perf_counter=now.pop))
 
     class Disk:
         path = "/disk"
+        took_s = 0.0
 
         def write(self, data: object) -> None:
             pass
@@ -187,21 +191,22 @@ def test_few_appends_are_synced_on_the_loop_while_syncs_are_short() -> None:
 
         def sync(self) -> None:
             threads.append(threading.current_thread().name)
+            now.extend([0.0, self.took_s])  # the next sync begins, and this one is over
 
     async def scenario() -> None:
         with ThreadPoolExecutor(1, "executor") as executor:
-            group = SharedSync(Disk(), executor, may_sync_inline=True)
+            disk = Disk()
+            group = SharedSync(disk, executor, may_sync_inline=True)
+            disk.took_s = SHARED_INLINE_LIMIT_S
             first, second = group.append(b"a"), group.append(b"b")
             assert first is second
             await first
-            group._last_s = SHARED_INLINE_LIMIT_S
             group.append(b"a")
             await group.append(b"b")
-            group._last_s = SHARED_INLINE_LIMIT_S
+            disk.took_s = INLINE_LIMIT_S
             await group.append(b"c")
-            group._last_s = INLINE_LIMIT_S
+            disk.took_s = 0
             await group.append(b"d")
-            group._last_s = 0
             await group.append(b"e")
             await group.append_all([b"f"] * (INLINE_APPENDS + 1))
 
@@ -242,9 +247,8 @@ def test_calls_come_in_order_at_the_end_of_a_round_and_before_waiters(monkeypatc
         file = Recorder()
         with ThreadPoolExecutor(1) as executor:
             group = SharedSync(file, executor, may_sync_inline=True)
-            group._last_s = SHORT_S
             file.may_sync.clear()
-            first = group.append(b"a")
+            first = group.append_all([b"a"] * (INLINE_APPENDS + 1))  # on the executor
             waiter = asyncio.create_task(wait(first))
             first.when_over(fail)
             first.when_over(lambda _: order.append("first"))
