@@ -116,7 +116,7 @@ def start(
     group = Group(pipeline)
     ends = group.end_offsets()
     count = _count(pipeline, lanes, slots, len(ends))
-    shown = _from_lanes(pipeline, stream, max_unread, on_produced, on_commit, on_committed)
+    shown = results_of_lanes(pipeline, stream, max_unread, on_produced, on_commit, on_committed)
     query = _query_name(pipeline, name)
     timeout_ms = int(pipeline.kafka.get("session.timeout.ms", DEFAULT_SESSION_TIMEOUT_MS))
     static = None
@@ -157,7 +157,7 @@ def start(
     return made
 
 
-def _from_lanes(
+def results_of_lanes(
     pipeline: Pipeline,
     stream: Complete | None,
     max_unread: int,

@@ -143,12 +143,12 @@ def test_a_revoke_waits_for_what_is_committed() -> None:
 
 def test_what_was_held_of_a_lost_partition_never_starts_and_takes_no_room() -> None:
     running = Running("at_most_once")
-    running.plan()
+    commit = running.plan().commit
     running.core.lost([T0])
     running.plan()
     running.core.assigned([Start("t", 1, 2, OffsetMap(0), 0, 100)], running.now)
     running.core.polled(("t", 1), 2, [PlainMessage("t", 1, offset) for offset in range(20)])
-    running.core.commit_answered(running.core._commits.on_its_way or [], {}, running.now)
+    running.core.commit_answered(commit or [], {}, running.now)
     running.answer(running.plan())
     assert [(call.source.name[1], call.numbers[0]) for call in running.calls] == [(1, n) for n in range(4)]
 

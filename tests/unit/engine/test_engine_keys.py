@@ -139,8 +139,8 @@ class World:
     def __init__(self, concurrency: int = 4, **options: Any) -> None:
         by_record = options.get("delivery") in ("at_most_once", "almost_once")
         commit = kl.Commit() if by_record else kl.Commit(every_records=1)
-        pipeline = kl.Pipeline(kafka=KAFKA, topics=["t"], handler=lambda _: None, commit=commit, **options)
-        self.core = make_core(pipeline, SomeWorkers(concurrency))
+        self.pipeline = kl.Pipeline(kafka=KAFKA, topics=["t"], handler=lambda _: None, commit=commit, **options)
+        self.core = make_core(self.pipeline, SomeWorkers(concurrency))
         self.now = 100.0
         self.units: list[Unit] = []
         self.ran: list[int] = []
@@ -233,7 +233,7 @@ def test_what_runs_of_a_key_that_is_held_ends_and_its_retry_waits() -> None:
 @pytest.mark.parametrize("call_s", [0.0, 1.0])
 def test_of_what_goes_together_only_what_is_held_is_stopped(ordering: Any, call_s: float) -> None:
     world = World(ordering=ordering)
-    world.core = make_core(world.core._pipeline, SomeWorkers(2), call_s=call_s)
+    world.core = make_core(world.pipeline, SomeWorkers(2), call_s=call_s)
     world.core.assigned([Start("t", 0, 1, OffsetMap(0), 0, 1_000_000)], world.now)
     world.poll("a" * 300)
     for _ in range(40):  # quick: calls of several from now on

@@ -53,7 +53,7 @@ class World:
         monkeypatch.setattr(exact, "committed", self._committed)
         anything: Any = self
         pipeline = Pipeline(kafka=KAFKA, handler=print, **({"topics": ["t"]} | changes))
-        self.starts = Starts(anything, pipeline, anything, anything, self._commit, count(), self._check)
+        self.starts = Starts(anything, pipeline, anything, anything, self.commit, count(), self._check)
 
     def resolve(self) -> list[Start]:
         return self.starts.resolved([T0])
@@ -62,7 +62,7 @@ class World:
 
     # --- the coordinator and the log ---
 
-    def _commit(self, offsets: Sequence[Any]) -> dict[tuple[str, int], CommitProblem]:
+    def commit(self, offsets: Sequence[Any]) -> dict[tuple[str, int], CommitProblem]:
         if not self._commits:
             return {}
         return {one.name: commit_problem(KafkaError(self._commits)) for one in offsets}
@@ -161,7 +161,7 @@ def test_a_start_that_is_kept_elsewhere_may_have_a_map(monkeypatch: pytest.Monke
     anything: Any = world
     options: Any = ELSEWHERE
     pipeline = Pipeline(kafka=KAFKA, handler=print, topics=["t"], **options)
-    [start] = Starts(anything, pipeline, anything, anything, world._commit, count(), lambda _: None).resolved([T0])
+    [start] = Starts(anything, pipeline, anything, anything, world.commit, count(), lambda _: None).resolved([T0])
     assert start.offsets == KEPT
 
 
@@ -192,9 +192,9 @@ class Replayed(World):
         super().__init__(monkeypatch, **more)
         self.sent: list[tuple[int, str]] = []
 
-    def _commit(self, offsets: Sequence[Any]) -> dict[tuple[str, int], CommitProblem]:
+    def commit(self, offsets: Sequence[Any]) -> dict[tuple[str, int], CommitProblem]:
         self.sent += [(one.offset, one.metadata) for one in offsets]
-        return super()._commit(offsets)
+        return super().commit(offsets)
 
     def _committed(self, _: object, names: list[tuple[str, int]], __: float) -> list[exact.GroupOffset]:
         return [exact.GroupOffset(*name, HAD.base, encode(HAD), None) for name in names]

@@ -18,7 +18,7 @@ from keylane.records import PlainMessage
 from keylane.spark.channel import Moved, Show, Void
 from keylane.spark.from_lanes import MOST_SETTLED, FromLanes
 from keylane.spark.outcome import BRIEF_BYTES, LaneFailure
-from keylane.spark.start import _from_lanes
+from keylane.spark.start import results_of_lanes
 from keylane.spark.to_driver import SHOW_BYTES, ToDriver
 from kit.stage import until
 
@@ -352,7 +352,7 @@ def test_a_query_without_a_stream_says_how_to_get_one() -> None:
 def wants(**options: Any) -> Callable[[], FromLanes]:
     usual: dict[str, Any] = dict.fromkeys(("stream", "on_produced", "on_commit", "on_committed"))
     pipeline = options.pop("pipeline", PIPELINE)
-    return lambda: _from_lanes(pipeline, **(usual | {"max_unread": 1_000} | options))
+    return lambda: results_of_lanes(pipeline, **(usual | {"max_unread": 1_000} | options))
 
 
 @pytest.mark.parametrize(

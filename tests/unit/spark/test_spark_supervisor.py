@@ -39,6 +39,7 @@ from keylane.spark.listeners import Listeners
 from keylane.spark.outcome import LaneFailure, LaneOutcome
 from keylane.spark.plan import LanePlan
 from keylane.spark.progress import QueryName
+from keylane.spark.publisher import Publisher
 from keylane.spark.query import LaneQuery
 from keylane.spark.restarts import RestartLimits, Restarts
 from keylane.spark.scaling import LaneBounds
@@ -234,14 +235,14 @@ def test_a_query_is_alive_while_its_supervisor_turns_and_ready_while_a_lane_runs
     ends = query.all_running()
     query.until(lambda: "running" in query.states())
     assert query.handle.health() == Health()
-    turns, publish = threading.Event(), query.supervisor._publisher.publish
+    turns, publish = threading.Event(), Publisher.publish
 
-    def published(*, ending: bool) -> None:
+    def published(publisher: Publisher, *, ending: bool) -> None:
         turns.wait(PATIENCE_S)
-        publish(ending=ending)
+        publish(publisher, ending=ending)
 
     monkeypatch.setattr(supervisor_module, "ANSWER_WITHIN_S", 0.0)
-    monkeypatch.setattr(query.supervisor._publisher, "publish", published)
+    monkeypatch.setattr(Publisher, "publish", published)
     query.until(lambda: query.handle.health().fault is not None)
     assert "the supervisor of its lanes has not turned for" in str(query.handle.health().fault)
     monkeypatch.setattr(supervisor_module, "ANSWER_WITHIN_S", 60.0)
@@ -550,14 +551,14 @@ def test_what_many_lanes_say_is_looked_at_together(
     monkeypatch.setattr(supervisor_module, "LOOK_A_LANE_S", 0.2)
     query = queries(progress_interval_s=60.0)
     looks: list[bool] = []
-    publish = query.supervisor._publisher.publish
+    publish = Publisher.publish
 
-    def counted(*, ending: bool) -> None:
+    def counted(publisher: Publisher, *, ending: bool) -> None:
         looks.append(ending)
-        publish(ending=ending)
+        publish(publisher, ending=ending)
 
     ends = query.all_running()
-    monkeypatch.setattr(query.supervisor._publisher, "publish", counted)
+    monkeypatch.setattr(Publisher, "publish", counted)
     for processed in range(100):
         for end in ends:
             end.send(Snapshot(processed=processed))

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 from keylane.errors import PeerError, UsageError
 from keylane.spark import versions
+from keylane.spark.structured import older_source
 from keylane.spark.structured.older_source import OlderStreamReader
 from keylane.spark.structured.options import parse_source
 from keylane.spark.structured.plans import Plan
@@ -40,15 +41,15 @@ class OneLog:
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> OneLog:
+    made = OneLog()
     monkeypatch.setattr(versions, "installed", lambda: "4.1.4")
-    return OneLog()
-
-
-def reader(log: OneLog, **options: str) -> OlderStreamReader:
-    given = {"kafka.bootstrap.servers": "none:1", "subscribe": "t"} | options
-    made = OlderStreamReader(parse_source(given, streaming=True))
-    made._topics = log  # type: ignore[assignment]
+    monkeypatch.setattr(older_source, "Topics", lambda _: made)
     return made
+
+
+def reader(**options: str) -> OlderStreamReader:
+    given = {"kafka.bootstrap.servers": "none:1", "subscribe": "t"} | options
+    return OlderStreamReader(parse_source(given, streaming=True))
 
 
 def read(one: OlderStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
@@ -58,23 +59,23 @@ def read(one: OlderStreamReader, start: dict[str, Any], end: dict[str, Any]) -> 
 @pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "carryOver"])
 def test_what_takes_a_newer_spark_is_refused_by_name(log: OneLog, name: str) -> None:
     with pytest.raises(UsageError, match=rf"option {name}=7 needs Spark 4\.2, and this is 4\.1\.4"):
-        reader(log, **{name: "7"})
+        reader(**{name: "7"})
 
 
 def test_the_first_batch_is_the_same_when_it_is_replayed_wherever_a_query_would_start_by_then(log: OneLog) -> None:
     log.first = 2
-    one = reader(log)
+    one = reader()
     end = one.latestOffset()  # Spark asks for it first
     assert read(one, one.initialOffset(), end) == [((2, 5),)]
     log.first = log.end = 9  # startingOffsets=latest, after a crash
-    again = reader(log)
+    again = reader()
     assert read(again, again.initialOffset(), end) == [((2, 5),)]
     assert Plan.from_json(again.latestOffset()).start == {NAME: 5}
 
 
 def test_a_restart_goes_on_where_spark_says(log: OneLog) -> None:
-    end = reader(log).latestOffset()
-    one = reader(log)
+    end = reader().latestOffset()
+    one = reader()
     assert read(one, end, end) == [], "how Spark tells the last offset that it has seen"
     assert one.latestOffset() == end, "nothing new: no batch"
     log.end = 8
@@ -84,9 +85,9 @@ def test_a_restart_goes_on_where_spark_says(log: OneLog) -> None:
 
 
 def test_available_now_asks_before_it_tells_and_goes_on_all_the_same(log: OneLog) -> None:
-    done = reader(log).latestOffset()
+    done = reader().latestOffset()
     log.end, log.lost = 8, True  # where a new query would start is gone: this one is not new
-    one = reader(log)
+    one = reader()
     end = one.latestOffset()
     assert read(one, done, done) == []
     assert read(one, done, end) == [((5, 8),)]
@@ -97,7 +98,7 @@ def test_available_now_asks_before_it_tells_and_goes_on_all_the_same(log: OneLog
 
 def test_a_new_query_that_cannot_start_says_so(log: OneLog) -> None:
     log.lost = True
-    one = reader(log)
+    one = reader()
     one.latestOffset()
     with pytest.raises(PeerError, match="outside"):
         one.initialOffset()
@@ -106,4 +107,4 @@ def test_a_new_query_that_cannot_start_says_so(log: OneLog) -> None:
 def test_carried_records_of_a_newer_spark_are_not_passed_over(log: OneLog) -> None:
     plan = Plan("q", 3, {NAME: 0}, {NAME: 4}, redo=2)
     with pytest.raises(UsageError, match=r"the checkpoint has carried records, which needs Spark 4\.2"):
-        read(reader(log), plan.to_json(), Plan("q", 4, {NAME: 4}, {NAME: 5}).to_json())
+        read(reader(), plan.to_json(), Plan("q", 4, {NAME: 4}, {NAME: 5}).to_json())

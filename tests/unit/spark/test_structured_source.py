@@ -17,6 +17,7 @@ from keylane.spark.structured.options import parse_source
 from keylane.spark.structured.plans import Plan
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from keylane.spark.structured.options import TopicPartition
@@ -40,11 +41,14 @@ class OneLog:
         return dict.fromkeys(names, self.end)
 
 
-def reader(log: OneLog, **options: str) -> source.KeylaneStreamReader:
-    given = {"kafka.bootstrap.servers": "none:1", "subscribe": "t"} | options
-    made = source.KeylaneStreamReader(parse_source(given, streaming=True))
-    made._topics = log  # type: ignore[assignment]
-    return made
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> Callable[..., source.KeylaneStreamReader]:
+    def make(log: OneLog, **options: str) -> source.KeylaneStreamReader:
+        monkeypatch.setattr(source, "Topics", lambda _: log)
+        given = {"kafka.bootstrap.servers": "none:1", "subscribe": "t"} | options
+        return source.KeylaneStreamReader(parse_source(given, streaming=True))
+
+    return make
 
 
 def start() -> dict[str, Any]:
@@ -55,7 +59,9 @@ def end(offset: dict[str, Any]) -> int:
     return Plan.from_json(offset).next[NAME]
 
 
-def test_a_batch_waits_for_its_least_number_of_records_or_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_waits_for_its_least_number_of_records_or_its_time(
+    monkeypatch: pytest.MonkeyPatch, reader: Callable[..., source.KeylaneStreamReader]
+) -> None:
     now = 1_000.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     log = OneLog(3)
@@ -73,7 +79,9 @@ def test_a_batch_waits_for_its_least_number_of_records_or_its_time(monkeypatch: 
     assert end(one.latestOffset(second, ReadAllAvailable())) == 14
 
 
-def test_a_batch_has_at_most_its_limit_and_ends_with_what_was_there_at_the_start() -> None:
+def test_a_batch_has_at_most_its_limit_and_ends_with_what_was_there_at_the_start(
+    reader: Callable[..., source.KeylaneStreamReader],
+) -> None:
     log = OneLog(30)
     one = reader(log, maxOffsetsPerTrigger="20")
     one.prepareForTriggerAvailableNow()
@@ -104,7 +112,7 @@ class Clock:
 
 
 def test_available_now_waits_for_what_is_carried_and_ends_when_nothing_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Callable[..., source.KeylaneStreamReader]
 ) -> None:
     clock = Clock(monkeypatch)
     lists = Lists(str(tmp_path))
@@ -125,7 +133,7 @@ def test_available_now_waits_for_what_is_carried_and_ends_when_nothing_is(
 
 
 def test_a_query_without_an_end_is_not_held_up_by_what_is_carried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Callable[..., source.KeylaneStreamReader]
 ) -> None:
     """New records must not wait for the delay of others."""
     clock = Clock(monkeypatch)
