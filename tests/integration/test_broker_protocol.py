@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from keylane.broker.process import BrokerProcess
 from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch
 from keylane.wire.versions import entity, request_type
-from kit.protocol import ProtocolClient, decode_answer, encode_request, part
+from kit.protocol import ProtocolClient, decode_answer, encode_request, leader_epoch, part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -312,8 +312,9 @@ def test_list_offsets(client: ProtocolClient, topic: str, version: int) -> None:
     assert (ask(-3).offset, ask(-3).timestamp) == expected
     assert ask(-4).offset == (0 if version >= 8 else -1)
     if version >= 4:
-        assert ask(-1, current_leader_epoch=0).error_code == ErrorCode.none
-        assert ask(-1, current_leader_epoch=1).error_code == ErrorCode.unknown_leader_epoch
+        epoch = leader_epoch(client, topic)
+        assert ask(-1, current_leader_epoch=epoch).error_code == ErrorCode.none
+        assert ask(-1, current_leader_epoch=epoch + 1).error_code == ErrorCode.unknown_leader_epoch
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -471,7 +472,7 @@ def test_fetch_errors_come_at_once(client: ProtocolClient, topic: str) -> None:
     assert fetch(client, topic, -1, max_wait=SOON).error_code == ErrorCode.offset_out_of_range
     assert fetch(client, topic, 0, partition=2, max_wait=SOON).error_code == ErrorCode.unknown_topic_or_partition
     assert fetch(client, "nobody", 0, max_wait=SOON).error_code == ErrorCode.unknown_topic_or_partition
-    assert fetch(client, topic, 1, leader_epoch=1, max_wait=SOON).error_code == ErrorCode.unknown_leader_epoch
+    assert fetch(client, topic, 1, leader_epoch=2**31 - 1, max_wait=SOON).error_code == ErrorCode.unknown_leader_epoch
     assert fetch(client, topic, 1, leader_epoch=-2, max_wait=SOON).error_code == ErrorCode.fenced_leader_epoch
     assert time.monotonic() - start < SOON.total_seconds() / 2
 

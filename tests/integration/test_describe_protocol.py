@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from keylane.broker.process import BrokerProcess
 from keylane.wire.batches import NewRecord, encode_batch
 from keylane.wire.versions import request_type
-from kit.protocol import ProtocolClient, part
+from kit.protocol import ProtocolClient, leader_epoch, part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,10 +59,11 @@ def test_offset_for_leader_epoch(client: ProtocolClient, version: int) -> None:
         found = answer.topics[0].partitions[0]
         return found.error_code, found.leader_epoch, found.end_offset
 
-    assert ask("t", 0, 0) == (ErrorCode.none, 0, 3)
-    assert ask("t", 0, 0, current=0) == (ErrorCode.none, 0, 3)
-    assert ask("t", 0, 1) == (ErrorCode.none, -1, -1)
-    assert ask("t", 0, 0, current=1) == (ErrorCode.unknown_leader_epoch, -1, -1)
+    epoch = leader_epoch(client, "t")
+    assert ask("t", 0, epoch) == (ErrorCode.none, epoch, 3)
+    assert ask("t", 0, epoch, current=epoch) == (ErrorCode.none, epoch, 3)
+    assert ask("t", 0, epoch + 1) == (ErrorCode.none, -1, -1)
+    assert ask("t", 0, epoch, current=epoch + 1) == (ErrorCode.unknown_leader_epoch, -1, -1)
     assert ask("t", 1, 0) == (ErrorCode.unknown_topic_or_partition, -1, -1)
     assert ask("nobody", 0, 0) == (ErrorCode.unknown_topic_or_partition, -1, -1)
     assert ask("__consumer_offsets", 0, 0) == (ErrorCode.none, 0, 0)

@@ -83,7 +83,7 @@ def test_a_broker_shows_what_the_older_one_showed(data: Path, serve: Serve) -> N
     broker = serve(data)
     assert look(broker.bootstrap_servers) == WRITTEN["seen"]
     broker.stop()
-    assert version(data) == 2
+    assert version(data) == 3
     assert [found for found in check_folder(OsFileSystem(), str(data)) if found.is_bad] == []
     broker.start()
     assert look(broker.bootstrap_servers) == WRITTEN["seen"], "after its own stop and start"

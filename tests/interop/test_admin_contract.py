@@ -12,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from keylane.wire.batches import NewRecord, encode_batch
-from kit.protocol import ask, part, until
+from kit.protocol import ask, leader_epoch, part, until
 
 if TYPE_CHECKING:
     from kit.protocol import ProtocolClient
@@ -78,18 +78,19 @@ def test_offsets_of_storage_that_is_not_tiered(client: ProtocolClient, version: 
     now = time.time_ns() // 1_000_000
     append(client, topic, now, now + 5, now + 3)
     nothing, refused = (ErrorCode.none, -1, -1, -1), (ErrorCode.unsupported_version, -1, -1, -1)
+    epoch = leader_epoch(client, topic)
 
     def found(timestamp: int) -> Any:
         return offset_at(client, topic, timestamp, version, isolation=isolation)
 
-    assert found(-1) == (ErrorCode.none, 3, -1, 0)
-    assert found(-2) == (ErrorCode.none, 0, -1, 0)
-    assert found(-3) == (ErrorCode.none, 1, now + 5, 0)
-    assert found(-4) == ((ErrorCode.none, 0, -1, 0) if version >= 8 else refused)
+    assert found(-1) == (ErrorCode.none, 3, -1, epoch)
+    assert found(-2) == (ErrorCode.none, 0, -1, epoch)
+    assert found(-3) == (ErrorCode.none, 1, now + 5, epoch)
+    assert found(-4) == ((ErrorCode.none, 0, -1, epoch) if version >= 8 else refused)
     assert found(-5) == (nothing if version >= 9 else refused)
     assert found(-6) == (nothing if version >= 11 else refused)
     assert found(-7) == refused
-    assert found(now + 1) == (ErrorCode.none, 1, now + 5, 0)
+    assert found(now + 1) == (ErrorCode.none, 1, now + 5, epoch)
     assert found(now + 6) == nothing
 
 
@@ -122,7 +123,8 @@ def test_a_topic_with_its_partitions(client: ProtocolClient) -> None:
         "topic_authorized_operations": 0b1101_1111_1000,
         "partitions": tuple(
             {
-                "error_code": ErrorCode.none, "partition_index": index, "leader_id": NODE, "leader_epoch": 0,
+                "error_code": ErrorCode.none, "partition_index": index, "leader_id": NODE,
+                "leader_epoch": leader_epoch(client, name, index),
                 "replica_nodes": (NODE,), "isr_nodes": (NODE,), "eligible_leader_replicas": (), "last_known_elr": (),
                 "offline_replicas": (),
             }

@@ -401,7 +401,7 @@ def test_committed_records_alone(topics: Topics, consumer: Consumer) -> None:
     answer = consumer.fetch(session_id, 1, isolation_level=1)
     assert answer.told == [(first, fields_of(12, 1, b"a", aborted_transactions=()))]
     assert consumer.fetch(session_id, 2, leader_epoch=5).values() == {first: [b"a"]}
-    answer = consumer.fetch(session_id, 3, {first: 1}, leader_epoch=5)
+    answer = consumer.fetch(session_id, 3, {first: 1}, leader_epoch=2**31 - 1)
     assert answer.told == [(first, failed(12, ErrorCode.unknown_leader_epoch))]
 
 

@@ -37,6 +37,16 @@ def until(step: Callable[[], Any], is_done: Callable[[Any], bool], *, within_s: 
     return answer
 
 
+def leader_epoch(client: ProtocolClient, topic: str, partition: int = 0) -> int:
+    """The present one of a partition."""
+    wanted = part("metadata", 12, "MetadataRequestTopic", topic_id=None, name=topic)
+    answer = client.ask(
+        "metadata", 12, topics=(wanted,), allow_auto_topic_creation=False, include_topic_authorized_operations=False
+    )
+    found: int = answer.topics[0].partitions[partition].leader_epoch
+    return found
+
+
 def encode_request(api: str, request: Any, correlation_id: int, client_id: str = "keylane-testing") -> bytes:
     """A whole frame, with its size, for an entity of kio's."""
     kind = type(request)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.broker import data_folder
 from keylane.broker.features import KIND as FEATURES_KIND
+from keylane.broker.leader_epochs import KIND as LEADER_EPOCH_KIND
 from keylane.broker.node import CLEAN_SHUTDOWN_KIND
 from keylane.broker.producer_ids import KIND as PRODUCER_IDS_KIND
 from keylane.broker.topic_files import KIND as TOPICS_KIND
@@ -25,7 +26,7 @@ from keylane.errors import DataFolderError, UsageError
 from keylane.storage.facts import FACTS_FILE, LogFacts
 from keylane.storage.findings import Finding
 from keylane.storage.open_log import base_of, check_log
-from keylane.storage.recovery import check_segments
+from keylane.storage.recovery import check_segments, epochs_in
 from keylane.storage.sealed import read_sealed
 from keylane.storage.segment import SUFFIX, segment_name
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _SEALED = {
     data_folder.REGISTRY: TOPICS_KIND,
     data_folder.PRODUCER_IDS: PRODUCER_IDS_KIND,
+    data_folder.LEADER_EPOCH: LEADER_EPOCH_KIND,
     data_folder.FEATURES: FEATURES_KIND,
     data_folder.CLEAN_SHUTDOWN: CLEAN_SHUTDOWN_KIND,
 }
@@ -74,7 +76,7 @@ def _findings(filesystem: FileSystem, path: str) -> Iterator[Finding]:
         yield Finding(meta, "sound", size, size)
     except DataFolderError as error:
         yield Finding(meta, "damaged", size, 0, str(error))
-    has_facts = version == data_folder.FORMAT_VERSION
+    has_facts = version >= data_folder.FACTS_VERSION
     if has_facts:
         for missing in data_folder.missing(filesystem, path):
             yield Finding(missing, "missing", reason="every data folder has it")
@@ -146,7 +148,7 @@ def _repair(filesystem: FileSystem, finding: Finding) -> str:
         number = int(name.removesuffix(SNAPSHOT_SUFFIX))
         lost = salvage_snapshot(filesystem, folder, number)
         return f"kept all parts but {lost} that do not hold, of up to 256 KiB of committed offsets each"
-    if finding.state == "behind" or name == data_folder.CLEAN_SHUTDOWN:
+    if finding.state == "behind" or name in (data_folder.CLEAN_SHUTDOWN, data_folder.LEADER_EPOCH):
         filesystem.remove(finding.path)
         filesystem.sync_dir(folder)
         return f"removed, {finding.size} bytes: {finding.reason}"
@@ -179,15 +181,17 @@ def _lists(filesystem: FileSystem, path: str, bad: Sequence[Finding]) -> Iterato
 
 def _facts_of(filesystem: FileSystem, folder: str, names: Sequence[str]) -> LogFacts | None:
     """What is true of these segments; None when it is written down already."""
-    _, end = check_segments(filesystem, [(f"{folder}/{name}", base_of(name)) for name in names])
+    paths = [(f"{folder}/{name}", base_of(name)) for name in names]
     first, last = base_of(names[0]), base_of(names[-1])
     try:
         found = LogFacts.read(filesystem, folder)
     except DataFolderError:
-        return LogFacts(filesystem, folder, start=first, last=last)
+        return LogFacts(filesystem, folder, start=first, last=last, epochs=epochs_in(filesystem, paths))
+    _, end = check_segments(filesystem, paths, found.epochs)
     if first <= found.start <= end and found.last <= last:
         return None
-    return LogFacts(filesystem, folder, start=found.start if first <= found.start <= end else first, last=last)
+    start = found.start if first <= found.start <= end else first
+    return LogFacts(filesystem, folder, start=start, last=last, epochs=found.epochs)
 
 
 def _list_log(facts: LogFacts) -> str:

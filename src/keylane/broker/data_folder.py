@@ -6,6 +6,7 @@
     producer-ids.json     the first producer id that was not handed out
     group-configs.json    what is set for single groups; there when something was
     broker-configs.json   options of the broker that were changed while it ran; there when one was
+    leader-epoch.json     the leader epoch of the last start
     features.json         the levels of features; there when one was changed
     clean-shutdown.json   what a clean stop leaves, so that the next start need not read the logs
     topics/<topic>-<n>/   one folder a partition, with its segments
@@ -32,7 +33,9 @@ from keylane.storage.sealed import write_sealed
 if TYPE_CHECKING:
     from keylane.storage.filesystem import FileLock, FileSystem
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+FACTS_VERSION = 2
+"""From this one on each log says which segments there must be."""
 OLDEST_VERSION = 1
 """The oldest that is read; `keylane.broker.upgrade` makes it the newest."""
 META = "meta.properties"
@@ -44,6 +47,7 @@ REGISTRY_KIND = "topics"
 PRODUCER_IDS = "producer-ids.json"
 GROUP_CONFIGS = "group-configs.json"
 BROKER_CONFIGS = "broker-configs.json"
+LEADER_EPOCH = "leader-epoch.json"
 FEATURES = "features.json"
 CLEAN_SHUTDOWN = "clean-shutdown.json"
 _FORMAT_KEY = "keylane.format.version"

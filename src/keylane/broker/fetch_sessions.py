@@ -86,7 +86,8 @@ class _Remembered:
         before = (self.high_watermark, self.log_start_offset)
         self.high_watermark = -1 if has_error else answer.high_watermark
         self.log_start_offset = answer.log_start_offset
-        return has_error or bool(answer.records) or before != (answer.high_watermark, answer.log_start_offset)
+        is_told = has_error or bool(answer.records) or answer.diverging is not None
+        return is_told or before != (answer.high_watermark, answer.log_start_offset)
 
 
 class Session:

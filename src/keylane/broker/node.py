@@ -14,6 +14,7 @@ from keylane.broker.cleaning import Cleaning
 from keylane.broker.features import TRANSACTION_VERSION, Features
 from keylane.broker.fetch_sessions import FetchSessions
 from keylane.broker.group_configs import GroupConfigs
+from keylane.broker.leader_epochs import LeaderEpochs
 from keylane.broker.offsets_topic import AllTopics, OffsetsTopic
 from keylane.broker.producer_ids import ProducerIds
 from keylane.broker.share_sessions import ShareSessions
@@ -63,7 +64,12 @@ class Node:
         """What clients are told to connect to; set when the server listens."""
         self.port = 0
         self.executor = ThreadPoolExecutor(LOG_THREADS, thread_name_prefix="keylane-log")
-        self.topics = TopicRegistry(filesystem, folder.path, config, self.executor, clock)
+        self._leader_epochs = LeaderEpochs(filesystem, f"{folder.path}/{data_folder.LEADER_EPOCH}", clock)
+        self.leader_epoch = 0
+        """Of this start."""
+        self.topics = TopicRegistry(
+            filesystem, folder.path, config, self.executor, clock, new_epoch=self._leader_epochs.next
+        )
         self._cleaning = Cleaning(
             self.topics,
             filesystem,
@@ -207,6 +213,10 @@ class Node:
         self.broker_configs.load()
         self.topics.configure(self.config)
         self.topics.load(self._read_snapshots())
+        self._leader_epochs.load()
+        self.leader_epoch = self._leader_epochs.start(max((log.leader_epoch for log in self.topics.logs()), default=0))
+        for log in self.topics.logs():
+            log.begin_epoch(self.leader_epoch)
         self._remove_snapshots()
         self.producer_ids.load()
         self.group_configs.load()

@@ -34,6 +34,8 @@ class OffsetsTopic:
     """The topic's face: name, id, partitions."""
 
     name = OFFSETS_TOPIC
+    leader_epoch = 0
+    """Of all its batches: what it shows is made of the journal."""
 
     def __init__(self, view: OffsetsView, partition_count: int, cluster_id: str, owned: frozenset[int]) -> None:
         self.view = view

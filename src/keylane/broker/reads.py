@@ -8,25 +8,25 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from keylane.broker.offsets_topic import OffsetsTopic
 from keylane.errors import DataFolderError, PeerError
-from keylane.storage.recovery import LEADER_EPOCH, DamagedBatchError
+from keylane.storage.recovery import DamagedBatchError
 from keylane.wire import codes
 from keylane.wire.batches import BatchError, batches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keylane.broker.offsets_topic import OffsetsTopic
     from keylane.storage.log_view import LogView
 
 logger = logging.getLogger("keylane.broker")
 
 
-def leader_epoch_error(given: int) -> int:
+def leader_epoch_error(given: int, present: int) -> int:
     """What to answer to a client that believes in leader epoch `given` (-1: in none). Source: KIP-320."""
-    if given in (-1, LEADER_EPOCH):
+    if given in (-1, present):
         return codes.NONE
-    return codes.FENCED_LEADER_EPOCH if given < LEADER_EPOCH else codes.UNKNOWN_LEADER_EPOCH
+    return codes.FENCED_LEADER_EPOCH if given < present else codes.UNKNOWN_LEADER_EPOCH
 
 
 class Wanted(NamedTuple):
@@ -38,6 +38,8 @@ class Wanted(NamedTuple):
     """The one that the client believes in; -1: none."""
     topic: str | None = None
     """The topic's name; None while no topic has the id that the client gives."""
+    last_epoch: int = -1
+    """The leader epoch of the last record that it has; -1: not told."""
 
 
 class FetchedPartition(NamedTuple):
@@ -51,6 +53,11 @@ class FetchedPartition(NamedTuple):
     last_stable_offset: int = -1
     aborted: Sequence[tuple[int, int]] | None = None
     """Producer id and first offset of aborted transactions; None unless only committed records were asked for."""
+    leader_epoch: int = -1
+    """The present one, beside FENCED_LEADER_EPOCH."""
+    diverging: tuple[int, int] | None = None
+    """The epoch that the log has in place of the client's last one, and where it ends, when the client has read another
+    history of the log."""
 
 
 NOBODYS = frozenset({codes.UNKNOWN_TOPIC_OR_PARTITION, codes.UNKNOWN_TOPIC_ID})
@@ -112,21 +119,33 @@ class LogRead:
         self._committed_only = committed_only
         self.code = codes.NONE
         self._index = partition
-        self._offset, self._max_bytes, self._leader_epoch, _ = wanted
+        self._offset, self._max_bytes, self._leader_epoch, _, self._last_epoch = wanted
         self._position = 0
         self._version = 0
+        self._diverging: tuple[int, int] | None = None
 
     async def locate(self) -> None:
         log = self.log
         if log is None or log.is_closed:
             self.code = codes.UNKNOWN_TOPIC_OR_PARTITION
             return
-        self.code = leader_epoch_error(self._leader_epoch)
+        self.code = leader_epoch_error(self._leader_epoch, log.leader_epoch)
         if self.code == codes.NONE:
+            self._compare(log)
             await self._find(log)
 
+    def _compare(self, log: LogView) -> None:
+        """Look whether what the client has read last is in this log."""
+        if self._last_epoch < 0:
+            return
+        epoch, end = log.end_of_epoch(self._last_epoch)
+        if end < 0:
+            self.code = codes.OFFSET_OUT_OF_RANGE
+        elif epoch < self._last_epoch or end < self._offset:
+            self._diverging = epoch, end
+
     async def _find(self, log: LogView) -> None:
-        if not self._is_in(log):
+        if self.code != codes.NONE or self._diverging is not None or not self._is_in(log):
             return
         try:
             if not log.is_prepared(self._offset):
@@ -150,6 +169,8 @@ class LogRead:
     def available(self) -> int:
         if self.log is None or self.code != codes.NONE:
             return 0
+        if self._diverging is not None:
+            return self._max_bytes  # there is something to tell
         # A position behind the last stable offset is that of a reader who was further before (of all records).
         return max(min(self._end(self.log) - self._position, self._max_bytes), 0)
 
@@ -165,7 +186,10 @@ class LogRead:
         if log is None:
             return nobodys(self._index)
         if self.code != codes.NONE:
-            return FetchedPartition(self._index, self.code)
+            return FetchedPartition(self._index, self.code, leader_epoch=log.leader_epoch)
+        offsets = (log.high_watermark, log.log_start_offset)
+        if self._diverging is not None:
+            return FetchedPartition(self._index, self.code, *offsets, b"", log.stable_offset, diverging=self._diverging)
         try:
             limit = min(self._max_bytes, budget)
             records = log.read(self._position, limit, at_least_one=at_least_one, end=self._end(log))
@@ -202,12 +226,12 @@ class OffsetsRead:
         self.code = topic.check(partition)
         self._view = topic.view
         self._index = partition
-        self._offset, self._max_bytes, self._leader_epoch, _ = wanted
+        self._offset, self._max_bytes, self._leader_epoch, *_ = wanted
 
     async def locate(self) -> None:
         if self.code != codes.NONE:
             return
-        self.code = leader_epoch_error(self._leader_epoch)
+        self.code = leader_epoch_error(self._leader_epoch, OffsetsTopic.leader_epoch)
         if self.code == codes.NONE and not 0 <= self._offset <= self._view.end_offset(self._index):
             self.code = codes.OFFSET_OUT_OF_RANGE
 

@@ -66,7 +66,13 @@ class TopicFiles:
     """Makes, opens and removes them."""
 
     def __init__(
-        self, filesystem: FileSystem, folder: str, config: BrokerConfig, executor: Executor, clock: Callable[[], int]
+        self,
+        filesystem: FileSystem,
+        folder: str,
+        config: BrokerConfig,
+        executor: Executor,
+        clock: Callable[[], int],
+        new_epoch: Callable[[], int],
     ) -> None:
         self.registry_path = f"{folder}/{data_folder.REGISTRY}"
         self._filesystem = filesystem
@@ -75,6 +81,7 @@ class TopicFiles:
         """The broker's options, as they are now."""
         self._executor = executor
         self._clock = clock
+        self._new_epoch = new_epoch
 
     def configure(self, config: BrokerConfig) -> None:
         """These are the broker's options from now on."""
@@ -143,7 +150,7 @@ class TopicFiles:
         options = log_options(topic.values)
         folders = [f"{self._logs_folder}/{name}" for name in names]
         try:
-            logs = create_logs(self._filesystem, folders, options, self._executor)
+            logs = create_logs(self._filesystem, folders, options, self._executor, self._new_epoch())
         except DiskFullError:
             self.remove_folders(folders)
             raise

@@ -71,8 +71,11 @@ class TopicRegistry:
         config: BrokerConfig,
         executor: Executor,
         clock: Callable[[], int],
+        *,
+        new_epoch: Callable[[], int],
     ) -> None:
-        self._files = TopicFiles(filesystem, folder, config, executor, clock)
+        """`new_epoch`: gives a leader epoch for new partitions."""
+        self._files = TopicFiles(filesystem, folder, config, executor, clock, new_epoch)
         self._executor = executor
         self._topics: dict[str, Topic] = {}
         self._partition_counts: dict[str, int] = {}

@@ -1,7 +1,9 @@
-"""A data folder of format 1, made one of format 2: what must be there is written down (docs/adr/0080).
+"""A data folder of an older format, made one of the newest.
 
-Format 1 did not say which segments there must be. So what is found is taken for all there was; from here on, what is
-missing is refused. The format's number is written last: a crash on the way leaves a folder of format 1.
+Format 1 did not say which segments there must be (docs/adr/0080). So what is found is taken for all there was; from
+here on, what is missing is refused. Format 2 had one leader epoch, 0: its files are read as they are, and only the
+number keeps a keylane that knows no other epoch from taking the next ones for damage. It is written last: a crash on
+the way leaves a folder of the older format.
 """
 
 from __future__ import annotations
@@ -25,6 +27,14 @@ START_KIND = "log-start"
 
 def upgrade(filesystem: FileSystem, folder: data_folder.DataFolder) -> None:
     """Durable on return. Raises `DataFolderError` for damage. Blocks."""
+    starts = _write_facts(filesystem, folder) if folder.version < data_folder.FACTS_VERSION else []
+    data_folder.write_meta(filesystem, folder.path, folder.cluster_id, folder.node_id)
+    for path in starts:
+        filesystem.remove(path)
+
+
+def _write_facts(filesystem: FileSystem, folder: data_folder.DataFolder) -> list[str]:
+    """Write down what there must be; the files that say a part of it, and are no longer needed."""
     registry = f"{folder.path}/{data_folder.REGISTRY}"
     logs = f"{folder.path}/{data_folder.TOPICS}"
     if not filesystem.exists(registry) and not filesystem.listdir(logs):
@@ -44,6 +54,4 @@ def upgrade(filesystem: FileSystem, folder: data_folder.DataFolder) -> None:
             LogFacts(filesystem, log, start=start, last=base_of(names[-1])).write()
     coordinator = f"{folder.path}/{data_folder.COORDINATOR}"
     write_manifest(filesystem, coordinator, last_segment(filesystem, coordinator))
-    data_folder.write_meta(filesystem, folder.path, folder.cluster_id, folder.node_id)
-    for path in starts:
-        filesystem.remove(path)
+    return starts

@@ -138,6 +138,7 @@ class Cleaner:
         file = self._filesystem.open_append(path)
         try:
             segment = Segment(first.path, first.base_offset, first.start, self._index_interval)
+            segment.epochs = first.epochs
             is_changed = self._write(segments, file, segment, next_offset)
             if not is_changed and len(segments) == 1:
                 self._filesystem.remove(path)
@@ -228,7 +229,8 @@ def _batches(filesystem: FileSystem, segment: Segment, plan: Plan) -> Iterator[t
     """
     paused_at = 0
     try:
-        for position, header, batch in sound_batches(segment.open(filesystem), 0, segment.base_offset, segment.size):
+        file = segment.open(filesystem)
+        for position, header, batch in sound_batches(file, 0, segment.base_offset, segment.size, segment.epochs):
             if plan.must_stop():
                 raise CompactionStoppedError
             yield header, bytes(batch)
@@ -243,7 +245,7 @@ def _fill(file: AppendFile, segment: Segment, start: int, end: int) -> None:
     """Let an empty batch stand for these offsets, if there are any."""
     while start < end:
         last = min(end - 1, start + MAX_FILLER_SPAN)
-        _put(file, segment, filler(start, last))
+        _put(file, segment, filler(start, last, segment.epochs.epoch_at(start)))
         start = last + 1
 
 

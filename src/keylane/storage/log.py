@@ -25,7 +25,6 @@ from keylane.storage.facts import FACTS_FILE
 from keylane.storage.filesystem import NoRoomError, StorageError
 from keylane.storage.log_view import LogView
 from keylane.storage.partition_transactions import Ended
-from keylane.storage.recovery import LEADER_EPOCH
 from keylane.storage.segment import Segment, segment_name
 from keylane.storage.shared_sync import Round, SharedSync
 from keylane.wire.batches import PREFIX_SIZE, BatchHeader, read_header
@@ -89,6 +88,8 @@ class _Writer:
         self._folder = folder
         self._facts = facts
         self._segment = segment
+        self.epochs = facts.epochs
+        """Noted before the first batch of the latest is written."""
         self._next: Segment | None = None
         """That a roll is about to go on in."""
         self.synced = (segment, segment.size)
@@ -99,6 +100,8 @@ class _Writer:
         return self._segment.path
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._facts.epochs is not self.epochs:
+            self._facts.note(epochs=self.epochs)
         self._segment.open(self._filesystem).write(data)
 
     def sync(self) -> None:
@@ -148,7 +151,7 @@ class PartitionLog(LogView):
         next_offset: int,
         clean_offset: int = 0,
     ) -> None:
-        super().__init__(filesystem, folder, executor, segments, transactions, next_offset, facts.start)
+        super().__init__(filesystem, folder, executor, segments, transactions, next_offset, facts)
         self.options = options
         """May be replaced at any time."""
         self.clean_offset = clean_offset
@@ -167,6 +170,13 @@ class PartitionLog(LogView):
         """Segments that left the log and whose files are still there, in order."""
         self._trimming: asyncio.Lock | None = None
         """Made when it is first needed: most logs of many never do."""
+
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """What is appended from now on is of this leader epoch; nothing was since the log was opened."""
+        epochs = self._facts.epochs.starting_at(self._segments[0].base_offset)
+        self.epochs = self._writer.epochs = epochs.begin(leader_epoch, self.next_offset)
+        for segment in self._segments:
+            segment.epochs = self.epochs
 
     def producers(self) -> list[ProducerDescription]:
         """The idempotent and transactional producers that the log remembers."""
@@ -257,7 +267,7 @@ class PartitionLog(LogView):
         self._appended += length
         self.next_offset = base_offset + header.last_offset_delta + 1
         # Offset and leader epoch lie before what the checksum covers; the rest is written as it came, uncopied.
-        prefix = PLACED_PREFIX.pack(base_offset, length - PREFIX_SIZE, LEADER_EPOCH)
+        prefix = PLACED_PREFIX.pack(base_offset, length - PREFIX_SIZE, self.leader_epoch)
         rest = memoryview(batch)[PLACED_PREFIX.size :]
         return Appended(base_offset, self._sync.append_all((prefix, rest), (self.next_offset, self._active)))
 
@@ -425,6 +435,7 @@ class PartitionLog(LogView):
         path = f"{self.folder}/{segment_name(base_offset)}"
         start = self._active.start + self._appended
         segment = Segment(path, base_offset, start, self.options.index_interval_bytes)
+        segment.epochs = self.epochs
         self._segments.append(segment)
         self._active = segment
         self._appended = 0

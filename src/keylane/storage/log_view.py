@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from concurrent.futures import Executor
 
+    from keylane.storage.facts import LogFacts
     from keylane.storage.filesystem import FileSystem
     from keylane.storage.partition_transactions import PartitionTransactions
     from keylane.storage.segment import Segment
@@ -42,10 +43,14 @@ class LogView:
         segments: list[Segment],
         transactions: PartitionTransactions,
         next_offset: int,
-        start_offset: int,
+        facts: LogFacts,
     ) -> None:
         self.folder = folder
-        self.log_start_offset = max(start_offset, segments[0].base_offset)
+        self.epochs = facts.epochs
+        """In which leader epochs its batches were written, the present one included."""
+        for segment in segments:
+            segment.epochs = self.epochs
+        self.log_start_offset = max(facts.start, segments[0].base_offset)
         """No record below is shown."""
         self.version = 0
         """Changes when a position may stand for other bytes than before, or for none."""
@@ -80,6 +85,15 @@ class LogView:
         """Where the stable records end."""
         first = self._transactions.first_undecided
         return self.synced_position if first is None else min(first[1], self.synced_position)
+
+    @property
+    def leader_epoch(self) -> int:
+        """What is appended now is of this one."""
+        return self.epochs.latest
+
+    def end_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """The largest leader epoch up to this one, and where it ends. Source: KIP-320."""
+        return self.epochs.starting_at(self.log_start_offset).end_of(leader_epoch, self.high_watermark)
 
     def aborted(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """Producer id and first offset of the aborted transactions that may have records in these offsets."""

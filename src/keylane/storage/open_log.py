@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.errors import DataFolderError
 from keylane.storage.compaction import CLEANED_SUFFIX
+from keylane.storage.epochs import EpochHistory
 from keylane.storage.facts import FACTS_FILE, LogFacts
 from keylane.storage.findings import Finding
 from keylane.storage.log import LogOptions, PartitionLog
@@ -26,17 +27,19 @@ if TYPE_CHECKING:
 WAY_OUT = "restore it from a copy, or let `keylane broker repair` go on with what is there"
 
 
-def create_log(filesystem: FileSystem, folder: str, options: LogOptions, executor: Executor) -> PartitionLog:
+def create_log(
+    filesystem: FileSystem, folder: str, options: LogOptions, executor: Executor, leader_epoch: int = 0
+) -> PartitionLog:
     """A new, empty log in a new folder, durable but for the folder's own name (the caller syncs its parent)."""
-    (log,) = create_logs(filesystem, [folder], options, executor)
+    (log,) = create_logs(filesystem, [folder], options, executor, leader_epoch)
     return log
 
 
 def create_logs(
-    filesystem: FileSystem, folders: Sequence[str], options: LogOptions, executor: Executor
+    filesystem: FileSystem, folders: Sequence[str], options: LogOptions, executor: Executor, leader_epoch: int
 ) -> list[PartitionLog]:
     """The same for many, which a disk makes durable in less time than one after the other."""
-    logs = [_make_log(filesystem, folder, options, executor) for folder in folders]
+    logs = [_make_log(filesystem, folder, options, executor, leader_epoch) for folder in folders]
     for folder in folders:
         file = filesystem.open_append(f"{folder}/{FACTS_FILE}")
         file.sync()
@@ -45,12 +48,14 @@ def create_logs(
     return logs
 
 
-def _make_log(filesystem: FileSystem, folder: str, options: LogOptions, executor: Executor) -> PartitionLog:
+def _make_log(
+    filesystem: FileSystem, folder: str, options: LogOptions, executor: Executor, leader_epoch: int
+) -> PartitionLog:
     filesystem.mkdir(folder)
     segment = Segment(f"{folder}/{segment_name(0)}", 0, 0, options.index_interval_bytes)
     segment.open(filesystem)
     segment.close()
-    facts = LogFacts(filesystem, folder)
+    facts = LogFacts(filesystem, folder, epochs=EpochHistory(((leader_epoch, 0),)))
     facts.make()
     return PartitionLog(
         filesystem,
@@ -108,7 +113,7 @@ def recover_log(
 
         is_last = number == len(names) - 1
         try:
-            next_offset = recover_batches(file, base_offset, is_last=is_last, on_batch=on_batch)
+            next_offset = recover_batches(file, base_offset, facts.epochs, is_last=is_last, on_batch=on_batch)
             start += segment.size
             if is_last:
                 file.sync()  # readers will see these batches, so they must not be lost again
@@ -202,16 +207,18 @@ def check_log(filesystem: FileSystem, folder: str, *, has_facts: bool) -> list[F
         names = segment_names(filesystem, folder)
     except DataFolderError as error:
         return [Finding(folder, "missing", reason=str(error))]
-    found, end = check_segments(filesystem, [(f"{folder}/{name}", base_of(name)) for name in names])
+    paths = [(f"{folder}/{name}", base_of(name)) for name in names]
     if not has_facts:
-        return found
-    if not filesystem.exists(path):
-        return [*found, Finding(path, "missing", reason="it says which segments there must be")]
-    size = len(filesystem.read(path))
+        return check_segments(filesystem, paths, None)[0]
     try:
         facts = LogFacts.read(filesystem, folder)
     except DataFolderError as error:
-        return [*found, Finding(path, "damaged", size, 0, str(error))]
+        found, _ = check_segments(filesystem, paths, None)
+        if not filesystem.exists(path):
+            return [*found, Finding(path, "missing", reason="it says which segments there must be")]
+        return [*found, Finding(path, "damaged", len(filesystem.read(path)), 0, str(error))]
+    found, end = check_segments(filesystem, paths, facts.epochs)
+    size = len(filesystem.read(path))
     missing = _missing(folder, names, facts)
     if missing is not None:
         found.append(missing)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from crc32c import crc32c
 
 from keylane.errors import DataFolderError
+from keylane.storage.epochs import EpochHistory
 from keylane.storage.filesystem import SECTOR_BYTES, StorageError
 from keylane.storage.findings import Finding
 from keylane.wire.batches import (
@@ -39,8 +40,6 @@ logger = logging.getLogger("keylane.storage")
 
 WINDOW_BYTES = 4 * 1024 * 1024
 """How much recovery reads at once (more for a batch that is larger)."""
-LEADER_EPOCH = 0
-"""Of every batch: one node leads every partition from the beginning."""
 LEAST_LOST_BYTES = 16
 """What lies of a batch in one sector counts as lost when it is all zeros, and so long: sound batches end in a zero or
 two, and their base offsets begin with them."""
@@ -84,16 +83,21 @@ class Damage(NamedTuple):
 
 
 def recover_batches(
-    file: AppendFile, base_offset: int, *, is_last: bool, on_batch: Callable[[BatchHeader, int], None]
+    file: AppendFile,
+    base_offset: int,
+    epochs: EpochHistory,
+    *,
+    is_last: bool,
+    on_batch: Callable[[BatchHeader, int], None],
 ) -> int:
     """Read a whole segment, checking every batch; returns the offset after its last one.
 
     `on_batch(header, position)` gets each sound batch. A torn tail of the last segment is cut off, durably. Raises
     `DataFolderError` for damage that is not a torn tail.
     """
-    scanned = scan_batches(file, base_offset, on_batch)
+    scanned = scan_batches(file, base_offset, epochs, on_batch)
     if scanned.problem is not None:
-        _cut(file, scanned.position, scanned.next_offset, scanned.problem, is_last=is_last)
+        _cut(file, scanned.position, scanned.next_offset, epochs, scanned.problem, is_last=is_last)
     return scanned.next_offset
 
 
@@ -106,11 +110,13 @@ class Scanned(NamedTuple):
     """What is wrong there; None at the end of the file."""
 
 
-def scan_batches(file: AppendFile, base_offset: int, on_batch: Callable[[BatchHeader, int], None]) -> Scanned:
+def scan_batches(
+    file: AppendFile, base_offset: int, epochs: EpochHistory | None, on_batch: Callable[[BatchHeader, int], None]
+) -> Scanned:
     """Check every batch up to the first that does not hold; changes nothing."""
     expected = base_offset
     try:
-        for position, header, _ in sound_batches(file, 0, base_offset, file.size):
+        for position, header, _ in sound_batches(file, 0, base_offset, file.size, epochs):
             on_batch(header, position)
             expected = header.next_offset
     except UnsoundBatchError as error:
@@ -122,6 +128,7 @@ def scan_around_damage(
     file: AppendFile,
     base_offset: int,
     end: int,
+    epochs: EpochHistory,
     on_batch: Callable[[BatchHeader, int], None],
     on_damage: Callable[[Damage], None],
 ) -> None:
@@ -129,10 +136,10 @@ def scan_around_damage(
     position, expected = 0, base_offset
     while True:
         try:
-            for at, header, _ in sound_batches(file, position, expected, end):
+            for at, header, _ in sound_batches(file, position, expected, end, epochs):
                 on_batch(header, at)
         except UnsoundBatchError as error:
-            follower = _follower(file, error.position, error.expected, end)
+            follower = _follower(file, error.position, error.expected, end, epochs)
             if follower is None:
                 on_damage(Damage(error.position, end, error.expected, None, error.reason))
                 return
@@ -144,17 +151,20 @@ def scan_around_damage(
 
 
 def sound_batches(
-    file: AppendFile, position: int, expected: int, end: int
+    file: AppendFile, position: int, expected: int, end: int, epochs: EpochHistory | None
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
     """Position, header and bytes of each batch up to byte `end`, checked in every way that does not unpack its records:
     everything that reads a segment's batches reads them here, or after this. The first has the offset `expected`.
+    Without `epochs`, when nothing says which they are, leader epochs only have to rise.
 
     Raises `UnsoundBatchError`.
     """
     window = _Window(file, end)
+    epoch = 0
     while position < end:
         try:
             header, at = _sound_header(window, position, expected)
+            epoch = _check_epoch(header, epochs, epoch)
         except BatchError as error:
             raise UnsoundBatchError(file.path, position, expected, str(error)) from error
         yield position, header, memoryview(window.data)[at : at + header.length]
@@ -162,7 +172,9 @@ def sound_batches(
         position += header.length
 
 
-def check_segments(filesystem: FileSystem, paths: Sequence[tuple[str, int]]) -> tuple[list[Finding], int]:
+def check_segments(
+    filesystem: FileSystem, paths: Sequence[tuple[str, int]], epochs: EpochHistory | None
+) -> tuple[list[Finding], int]:
     """What the segments of a partition hold, by path and base offset, in order, and the offset behind what is sound;
     changes nothing."""
     findings: list[Finding] = []
@@ -171,7 +183,7 @@ def check_segments(filesystem: FileSystem, paths: Sequence[tuple[str, int]]) -> 
     for number, (path, base_offset) in enumerate(paths):
         file = filesystem.open_append(path)
         try:
-            scanned = scan_batches(file, base_offset, lambda _header, _position: None)
+            scanned = scan_batches(file, base_offset, epochs, lambda _header, _position: None)
             size, position, problem = file.size, scanned.position, scanned.problem
             if not is_broken and base_offset < expected and findings:
                 findings.append(Finding(path, "leftover", size, 0, "compaction wrote it into the segment before it"))
@@ -186,13 +198,30 @@ def check_segments(filesystem: FileSystem, paths: Sequence[tuple[str, int]]) -> 
                 expected = scanned.next_offset
             else:
                 is_last = number == len(paths) - 1
-                is_torn = is_last and is_torn_tail(file, position, scanned.next_offset)
+                is_torn = is_last and is_torn_tail(file, position, scanned.next_offset, epochs)
                 findings.append(Finding(path, "torn" if is_torn else "damaged", size, position, problem))
                 is_broken = True
                 expected = scanned.next_offset
         finally:
             file.close()
     return findings, expected
+
+
+def epochs_in(filesystem: FileSystem, paths: Sequence[tuple[str, int]]) -> EpochHistory:
+    """What the sound batches of a partition's segments say of leader epochs, when nothing else does."""
+    found: list[tuple[int, int]] = []
+
+    def on_batch(header: BatchHeader, _position: int) -> None:
+        if not found or header.leader_epoch > found[-1][0]:
+            found.append((header.leader_epoch, header.base_offset))
+
+    for path, base_offset in paths:
+        file = filesystem.open_append(path)
+        try:
+            scan_batches(file, base_offset, None, on_batch)
+        finally:
+            file.close()
+    return EpochHistory(tuple(found)) if found else EpochHistory()
 
 
 class _Window:
@@ -219,8 +248,6 @@ def _sound_header(window: _Window, position: int, expected: int) -> tuple[BatchH
     header = read_header(window.data, at)
     if header.base_offset != expected:
         raise BatchError(f"a batch of offset {header.base_offset} where offset {expected} follows")
-    if header.leader_epoch != LEADER_EPOCH:
-        raise BatchError(f"a batch of leader epoch {header.leader_epoch}, where all are of {LEADER_EPOCH}")
     if header.last_offset_delta < 0:
         raise BatchError(f"a batch that ends before it starts (last offset delta {header.last_offset_delta})")
     if position + header.length > window.size:
@@ -231,20 +258,32 @@ def _sound_header(window: _Window, position: int, expected: int) -> tuple[BatchH
     return header, at
 
 
-def _cut(file: AppendFile, position: int, expected: int, problem: str, *, is_last: bool) -> None:
+def _check_epoch(header: BatchHeader, epochs: EpochHistory | None, before: int) -> int:
+    """The batch's leader epoch, which its checksum does not cover. Raises `BatchError` for one that is not due."""
+    found = header.leader_epoch
+    if epochs is None and found < before:
+        raise BatchError(f"a batch of leader epoch {found} behind one of {before}")
+    if epochs is not None and found != (due := epochs.epoch_at(header.base_offset)):
+        raise BatchError(f"a batch of leader epoch {found} where epoch {due} goes on")
+    return found
+
+
+def _cut(
+    file: AppendFile, position: int, expected: int, epochs: EpochHistory | None, problem: str, *, is_last: bool
+) -> None:
     where = f"{file.path} at byte {position}"
     if not is_last:
         raise DataFolderError(
             f"{where}: {problem}, and later segments follow: records that were acknowledged are damaged; "
             "restore the file from a copy"
         )
-    follower = find_sound_batch(file, position + 1, expected)
+    follower = find_sound_batch(file, position + 1, expected, epochs)
     if follower is not None:
         raise DataFolderError(
             f"{where}: {problem}, and a sound batch follows at byte {follower}: records that were acknowledged are "
             f"damaged; restore the file from a copy, or cut it to {position} bytes to go on without what follows"
         )
-    if not is_torn_tail(file, position, expected):
+    if not is_torn_tail(file, position, expected, epochs):
         raise DataFolderError(
             f"{where}: {problem}, and no crash explains it: records that were acknowledged are damaged; restore the "
             f"file from a copy, or cut it to {position} bytes to go on without them"
@@ -254,12 +293,12 @@ def _cut(file: AppendFile, position: int, expected: int, problem: str, *, is_las
     file.sync()
 
 
-def is_torn_tail(file: AppendFile, position: int, expected: int) -> bool:
+def is_torn_tail(file: AppendFile, position: int, expected: int, epochs: EpochHistory | None) -> bool:
     """Whether what is behind `position`, where nothing holds, is what a crash leaves of a last write."""
     left = file.size - position
     if left < HEADER_SIZE:
         return True
-    if find_sound_batch(file, position + 1, expected) is not None:
+    if find_sound_batch(file, position + 1, expected, epochs) is not None:
         return False
     tail = file.read(position, left)
     fields = HEADER.unpack_from(tail)
@@ -307,19 +346,21 @@ def _has_lost_sector(tail: bytes, position: int, length: int) -> bool:
     return False
 
 
-def _follower(file: AppendFile, position: int, expected: int, end: int) -> int | None:
+def _follower(file: AppendFile, position: int, expected: int, end: int, epochs: EpochHistory) -> int | None:
     """Where the next sound batch starts behind one that does not hold, or None. First where that one says it ends:
     bytes of a record may look like a batch, too."""
     head = file.read(position, HEADER_SIZE)
     if len(head) == HEADER_SIZE:
         claimed: int = position + HEADER.unpack_from(head)[1] + PREFIX_SIZE
-        if position < claimed < end and _is_sound(file, file.read(claimed, HEADER_SIZE), 0, claimed, expected + 1):
-            return claimed
-    found = find_sound_batch(file, position + 1, expected + 1)
+        if position < claimed < end:
+            head = file.read(claimed, HEADER_SIZE)
+            if _is_sound(file, head, 0, claimed, expected + 1, epochs):
+                return claimed
+    found = find_sound_batch(file, position + 1, expected + 1, epochs)
     return found if found is not None and found < end else None
 
 
-def find_sound_batch(file: AppendFile, position: int, expected: int) -> int | None:
+def find_sound_batch(file: AppendFile, position: int, expected: int, epochs: EpochHistory | None) -> int | None:
     """Where the first sound batch with an offset of at least `expected` starts at or after `position`, or None."""
     size = file.size
     while size - position >= HEADER_SIZE:
@@ -327,7 +368,7 @@ def find_sound_batch(file: AppendFile, position: int, expected: int) -> int | No
         magic_at = window.find(MAGIC, MAGIC_OFFSET)
         while magic_at >= 0:
             at = magic_at - MAGIC_OFFSET
-            if _is_sound(file, window, at, position + at, expected):
+            if _is_sound(file, window, at, position + at, expected, epochs):
                 return position + at
             magic_at = window.find(MAGIC, magic_at + 1)
         if position + len(window) >= size:
@@ -336,14 +377,16 @@ def find_sound_batch(file: AppendFile, position: int, expected: int) -> int | No
     return None
 
 
-def _is_sound(file: AppendFile, window: bytes, at: int, position: int, expected: int) -> bool:
+def _is_sound(
+    file: AppendFile, window: bytes, at: int, position: int, expected: int, epochs: EpochHistory | None
+) -> bool:
     if at + HEADER_SIZE > len(window):
         return False
     try:
         header = read_header(window, at)
+        _check_epoch(header, epochs, 0)
     except BatchError:
         return False
-    is_due = header.base_offset >= expected and header.leader_epoch == LEADER_EPOCH
-    if not is_due or position + header.length > file.size:
+    if header.base_offset < expected or position + header.length > file.size:
         return False
     return check_crc(file.read(position, header.length), 0, header)

@@ -16,6 +16,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
+from keylane.storage.epochs import EpochHistory
 from keylane.storage.filesystem import StorageError
 from keylane.storage.recovery import Damage, DamagedBatchError, scan_around_damage, sound_batches
 from keylane.wire.batches import HEADER_SIZE, BatchError, BatchHeader, read_header
@@ -82,6 +83,8 @@ class Segment:
         self.start = start
         """Bytes of the log before this segment, counted from the first one that is left."""
         self.size = 0
+        self.epochs = EpochHistory()
+        """The leader epochs of its log."""
         self._index_interval = index_interval
         self.index: Index | None = Index(index_interval)
         """None while what was found at a clean start has not been checked."""
@@ -166,7 +169,7 @@ class Segment:
         def on_batch(header: BatchHeader, position: int) -> None:
             index.note(position, header.base_offset, header.max_timestamp)
 
-        scan_around_damage(self.open(filesystem), self.base_offset, end, on_batch, index.note_damage)
+        scan_around_damage(self.open(filesystem), self.base_offset, end, self.epochs, on_batch, index.note_damage)
 
     def _enter_appended(self, filesystem: FileSystem, index: Index, start: int) -> None:
         """Enter what was appended since the check began. Raises `StorageError`."""
@@ -174,7 +177,7 @@ class Segment:
             return
         file = self.open(filesystem)
         first = self._header(file.read(start, HEADER_SIZE), 0, start)
-        for position, header, _ in sound_batches(file, start, first.base_offset, self.size):
+        for position, header, _ in sound_batches(file, start, first.base_offset, self.size, self.epochs):
             index.note(position, header.base_offset, header.max_timestamp)
 
     def sound_end(self, position: int) -> int:
@@ -217,7 +220,8 @@ class Segment:
             return
         start = self.index.positions[entry]
         self._refuse_damage_up_to(start)
-        for _, header, batch in sound_batches(self.open(filesystem), start, self.index.offsets[entry], self.size):
+        file, first = self.open(filesystem), self.index.offsets[entry]
+        for _, header, batch in sound_batches(file, start, first, self.size, self.epochs):
             if header.max_timestamp >= timestamp_ms and header.next_offset > start_offset:
                 yield bytes(batch)
 

@@ -234,7 +234,7 @@ def recompressed(batch: bytes, header: BatchHeader, codec: int, level: int | Non
     return _framed(header._replace(length=HEADER_SIZE + len(packed), attributes=attributes), packed)
 
 
-def filler(base_offset: int, last_offset: int, leader_epoch: int = 0) -> bytes:
+def filler(base_offset: int, last_offset: int, leader_epoch: int) -> bytes:
     """An empty batch that stands for offsets without records, so that a log has no gaps."""
     covered = _AFTER_CRC.pack(0, last_offset - base_offset, -1, -1, -1, -1, -1, 0)
     length = HEADER_SIZE - PREFIX_SIZE

@@ -46,16 +46,16 @@ def test_two_brokers_never_share_a_folder(tmp_path: Path) -> None:
         ({"topics/flights-0/x.log": "x"}, "is not empty"),
         ({META: "version=1\ncluster.id=abc\nnode.id=1\n"}, "belongs to another program"),
         (
-            {META: "keylane.format.version=3\ncluster.id=abc\nnode.id=1\n"},
-            "format version 3, and this keylane reads 2: a newer keylane wrote it: use that version, or",
+            {META: "keylane.format.version=4\ncluster.id=abc\nnode.id=1\n"},
+            "format version 4, and this keylane reads 3: a newer keylane wrote it: use that version, or",
         ),
         (
             {META: "keylane.format.version=0\ncluster.id=abc\nnode.id=1\n"},
-            "format version 0, and this keylane reads 2: an older keylane wrote it: use that version$",
+            "format version 0, and this keylane reads 3: an older keylane wrote it: use that version$",
         ),
         (
             {META: "keylane.format.version=x\ncluster.id=abc\nnode.id=1\n"},
-            "format version x, and this keylane reads 2: that is no version: the file is damaged",
+            "format version x, and this keylane reads 3: that is no version: the file is damaged",
         ),
         ({META: "keylane.format.version=2\ncluster.id=abc\nnode.id=1\n"}, r"has no keylane\.crc32c"),
         ({META: "keylane.format.version=1\ncluster.id=abc\nnode.id=7\n"}, "belongs to node.id=7"),

@@ -323,6 +323,6 @@ def test_a_batch_is_rebuilt_in_its_compression(codec: int) -> None:
 
 
 def test_an_empty_batch_stands_for_offsets() -> None:
-    header = read_header(filler(100, 250))
+    header = read_header(filler(100, 250, 7))
     assert (header.base_offset, header.next_offset, header.record_count) == (100, 251, 0)
-    assert decode_records(filler(100, 250)) == []
+    assert decode_records(filler(100, 250, 7)) == []

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from keylane.storage.recovery import LEADER_EPOCH
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
@@ -65,7 +64,7 @@ def _partition(module: ModuleType, node: Node) -> Entity:
         error_code=ErrorCode.none,
         error_message="",
         leader_id=node.node_id,
-        leader_epoch=LEADER_EPOCH,
+        leader_epoch=node.leader_epoch,
         high_watermark=0,
         current_voters=(voter,),
         observers=(),

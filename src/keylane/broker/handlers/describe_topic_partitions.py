@@ -15,7 +15,6 @@ from keylane.broker.authorized_operations import ON_TOPICS
 from keylane.broker.handlers.metadata import NO_LEADER
 from keylane.broker.topics import check_topic_name
 from keylane.errors import UsageError
-from keylane.storage.recovery import LEADER_EPOCH
 from keylane.wire import codes
 from keylane.wire.versions import response_module
 
@@ -103,6 +102,11 @@ def _error(module: ModuleType, name: str, code: int) -> Entity:
     )
 
 
+def _leader_epoch(node: Node, name: str, index: int) -> int:
+    log = node.topics.log(name, index)
+    return node.offsets_topic.leader_epoch if log is None else log.leader_epoch
+
+
 def _topic(module: ModuleType, node: Node, name: str, found: _Found, partitions: range) -> Entity:
     here = (node.node_id,)
     rows = [
@@ -110,7 +114,7 @@ def _topic(module: ModuleType, node: Node, name: str, found: _Found, partitions:
             error_code=ErrorCode.none,
             partition_index=index,
             leader_id=node.node_id if found.owned is None or index in found.owned else NO_LEADER,
-            leader_epoch=LEADER_EPOCH,
+            leader_epoch=_leader_epoch(node, name, index),
             replica_nodes=here,
             isr_nodes=here,
             eligible_leader_replicas=(),

@@ -19,7 +19,6 @@ from keylane.broker.fetch_sessions import FINAL_EPOCH, NO_SESSION
 from keylane.broker.reads import NOBODYS, LogRead, NoRead, OffsetsRead, Wanted
 from keylane.broker.topics import NO_TOPIC_ID
 from keylane.coordinator.formats import OFFSETS_TOPIC
-from keylane.storage.recovery import LEADER_EPOCH
 from keylane.wire import codes
 from keylane.wire.primitives import (
     EMPTY_TAGS,
@@ -109,7 +108,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]
     if code == codes.NONE and session_id != NO_SESSION:
         for partition, answer in answers:
             log = reads[partition].log
-            if log is not None and answer.error_code == codes.NONE:
+            if log is not None and answer.error_code == codes.NONE and answer.diverging is None:
                 node.fetch_sessions.rest(session_id, partition, log)
     topics = [
         (topic, [partition for _, partition in found])
@@ -127,7 +126,8 @@ def _wanted(request: Any, node: Node, *, has_ids: bool) -> dict[NamedPartition, 
         name = node.topic_name(named) if isinstance(named, UUID) else named
         for one in topic.partitions:
             epoch = getattr(one, "current_leader_epoch", -1)
-            wanted[named, one.partition] = Wanted(one.fetch_offset, one.partition_max_bytes, epoch, name)
+            last_epoch = getattr(one, "last_fetched_epoch", -1)
+            wanted[named, one.partition] = Wanted(one.fetch_offset, one.partition_max_bytes, epoch, name, last_epoch)
     return wanted
 
 
@@ -191,8 +191,8 @@ async def _wait(listeners: Sequence[set[Callable[[int], None]]], missing: int, d
 _FETCHED = struct.Struct(">ihqq")
 _ABORTED = struct.Struct(">qq")
 _NO_PREFERRED_REPLICA = int32(-1)
-_CURRENT_LEADER, _NODE_ENDPOINTS = 1, 0
-"""Tags: of a partition, and of the answer."""
+_DIVERGING_EPOCH, _CURRENT_LEADER, _NODE_ENDPOINTS = 0, 1, 0
+"""Tags: two of a partition, and one of the answer."""
 
 
 class Leader(NamedTuple):
@@ -202,9 +202,8 @@ class Leader(NamedTuple):
     host: str
     port: int
 
-    @property
-    def current(self) -> bytes:
-        return int32(self.node_id) + int32(LEADER_EPOCH) + EMPTY_TAGS
+    def current(self, leader_epoch: int) -> bytes:
+        return int32(self.node_id) + int32(leader_epoch) + EMPTY_TAGS
 
     @property
     def endpoint(self) -> bytes:
@@ -235,7 +234,7 @@ def encode(
     for name, partitions in topics:
         parts += (name.bytes if isinstance(name, UUID) else write_string(name), write_length(len(partitions)))
         for partition in partitions:
-            index, error, watermark, _, _, stable, aborted = partition
+            index, error, watermark, _, _, stable, aborted, leader_epoch, diverging = partition
             parts.append(_FETCHED.pack(index, error, watermark, stable))
             if version >= 5:
                 parts.append(int64(partition.log_start_offset))
@@ -249,7 +248,12 @@ def encode(
             size = len(partition.records)
             parts += (unsigned_varint(size + 1) if is_flexible else int32(size), partition.records)
             is_told = error == codes.FENCED_LEADER_EPOCH and version >= _LEADER_VERSION
-            parts.append(tagged({_CURRENT_LEADER: leader.current}) if is_told else tags)
+            if is_told:
+                parts.append(tagged({_CURRENT_LEADER: leader.current(leader_epoch)}))
+            elif diverging is not None:
+                parts.append(tagged({_DIVERGING_EPOCH: int32(diverging[0]) + int64(diverging[1]) + EMPTY_TAGS}))
+            else:
+                parts.append(tags)
             tells_leader = tells_leader or is_told
         parts.append(tags)
     parts.append(tagged({_NODE_ENDPOINTS: compact_array_length(1) + leader.endpoint}) if tells_leader else tags)

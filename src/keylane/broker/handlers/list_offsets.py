@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.offsets_topic import OffsetsTopic
 from keylane.broker.reads import leader_epoch_error
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.errors import PeerError
 from keylane.storage.log_view import OffsetAndTimestamp
-from keylane.storage.recovery import LEADER_EPOCH, DamagedBatchError
+from keylane.storage.recovery import DamagedBatchError
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
-    from keylane.broker.offsets_topic import OffsetsTopic
     from keylane.storage.log_view import LogView
 
 API_KEY = 2
@@ -65,7 +65,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
                     error_code=ErrorCode(code),
                     timestamp=found.timestamp_ms,
                     offset=found.offset,
-                    leader_epoch=LEADER_EPOCH if found.offset >= 0 else -1,
+                    leader_epoch=_epoch_at(node, topic.name, partition, found.offset),
                 )
             )
         topics.append(module.ListOffsetsTopicResponse(name=topic.name, partitions=tuple(partitions)))
@@ -82,13 +82,21 @@ def _stable(log: LogView | None, timestamp: int, found: OffsetAndTimestamp) -> O
     return OffsetAndTimestamp(log.stable_offset, -1) if timestamp == LATEST else NOT_FOUND
 
 
+def _epoch_at(node: Node, topic: str, wanted: Any, offset: int) -> int:
+    """The leader epoch of what was found; of the log's end it is the present one."""
+    if offset < 0:
+        return -1
+    log = node.topics.log(topic, wanted.partition_index)
+    return OffsetsTopic.leader_epoch if log is None else log.epochs.epoch_at(offset)
+
+
 async def _look_up(node: Node, topic: str, wanted: Any, version: int) -> tuple[int, OffsetAndTimestamp]:
     if topic == OFFSETS_TOPIC:
         return _look_up_offsets_topic(node.offsets_topic, wanted)
     log = node.topics.log(topic, wanted.partition_index)
     if log is None:
         return codes.UNKNOWN_TOPIC_OR_PARTITION, NOT_FOUND
-    code = leader_epoch_error(getattr(wanted, "current_leader_epoch", -1))
+    code = leader_epoch_error(getattr(wanted, "current_leader_epoch", -1), log.leader_epoch)
     if code != codes.NONE:
         return code, NOT_FOUND
     timestamp = wanted.timestamp

@@ -19,11 +19,11 @@ from keylane.broker.authorized_operations import NOT_ASKED, ON_THE_CLUSTER, ON_T
 from keylane.broker.topics import check_topic_name
 from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
-from keylane.storage.recovery import LEADER_EPOCH
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from uuid import UUID
 
     from keylane.broker.dispatch import RequestHeader
@@ -117,14 +117,14 @@ def _error(module: Any, name: str | None, topic_id: UUID | None, code: int) -> A
 def _found(module: Any, node: Node, name: str) -> Any:
     topic = node.topics.get(name)
     assert topic is not None
-    return _topic_entity(module, node, name, topic.topic_id, topic.partition_count, is_internal=False)
+    epochs = [log.leader_epoch for log in topic.logs]
+    return _topic_entity(module, node, name, topic.topic_id, epochs, is_internal=False)
 
 
 def _offsets_topic(module: Any, node: Node) -> Any:
     topic = node.offsets_topic
-    return _topic_entity(
-        module, node, topic.name, topic.topic_id, topic.partition_count, is_internal=True, owned=topic.owned
-    )
+    epochs = [topic.leader_epoch] * topic.partition_count
+    return _topic_entity(module, node, topic.name, topic.topic_id, epochs, is_internal=True, owned=topic.owned)
 
 
 def _topic_entity(
@@ -132,12 +132,12 @@ def _topic_entity(
     node: Node,
     name: str,
     topic_id: UUID,
-    partition_count: int,
+    epochs: Sequence[int],
     *,
     is_internal: bool,
     owned: frozenset[int] | None = None,
 ) -> Any:
-    """`owned`: partitions that are led here; None for all."""
+    """`epochs`: the leader epoch of each partition; `owned`: partitions that are led here; None for all."""
     here = (node.node_id,)
     partitions = [
         entity(
@@ -145,11 +145,11 @@ def _topic_entity(
             error_code=ErrorCode(codes.NONE if owned is None or index in owned else codes.LEADER_NOT_AVAILABLE),
             partition_index=index,
             leader_id=node.node_id if owned is None or index in owned else NO_LEADER,
-            leader_epoch=LEADER_EPOCH,
+            leader_epoch=epoch,
             replica_nodes=here,
             isr_nodes=here,
         )
-        for index in range(partition_count)
+        for index, epoch in enumerate(epochs)
     ]
     return entity(
         module.MetadataResponseTopic,

@@ -1,6 +1,6 @@
 """OffsetForLeaderEpoch (23), versions 2-4: where a leader epoch ends, for consumers that look for truncation (KIP-320).
 
-One node leads every partition from the beginning, in one epoch: it ends at the log's end. v3: replica id; v4: flexible.
+Each start of the broker is an epoch of all its partitions (docs/adr/0124). v3: replica id; v4: flexible.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from keylane.broker.reads import leader_epoch_error
 from keylane.coordinator.formats import OFFSETS_TOPIC
-from keylane.storage.recovery import LEADER_EPOCH
+from keylane.storage.epochs import UNDEFINED, EpochHistory
 from keylane.wire import codes
 from keylane.wire.versions import response_module
 
@@ -24,9 +24,6 @@ API_KEY = 23
 MIN_VERSION = 2
 MAX_VERSION = 4
 LACKS = "nothing"
-
-UNDEFINED = (-1, -1)
-"""Epoch and end of an epoch that there never was."""
 
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
@@ -42,19 +39,22 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
 
 
 def _answer(module: Any, node: Node, topic: str, wanted: Any) -> Any:
-    error, end = _end_of(node, topic, wanted.partition)
-    error = error or leader_epoch_error(wanted.current_leader_epoch)
-    is_known = error == codes.NONE and wanted.leader_epoch == LEADER_EPOCH
-    epoch, end = (LEADER_EPOCH, end) if is_known else UNDEFINED
+    error, (epoch, end) = _end_of(node, topic, wanted)
     return module.EpochEndOffset(
         error_code=ErrorCode(error), partition=wanted.partition, leader_epoch=epoch, end_offset=end
     )
 
 
-def _end_of(node: Node, topic: str, partition: int) -> tuple[int, int]:
-    """An error code, or where the partition ends."""
+def _end_of(node: Node, topic: str, wanted: Any) -> tuple[int, tuple[int, int]]:
+    """An error code, and the epoch with its end."""
     if topic == OFFSETS_TOPIC:
-        error = node.offsets_topic.check(partition)
-        return error, -1 if error else node.offsets_topic.view.end_offset(partition)
-    log = node.topics.log(topic, partition)
-    return (codes.UNKNOWN_TOPIC_OR_PARTITION, -1) if log is None else (codes.NONE, log.high_watermark)
+        offsets = node.offsets_topic
+        error = offsets.check(wanted.partition) or leader_epoch_error(wanted.current_leader_epoch, offsets.leader_epoch)
+        if error:
+            return error, UNDEFINED
+        return codes.NONE, EpochHistory().end_of(wanted.leader_epoch, offsets.view.end_offset(wanted.partition))
+    log = node.topics.log(topic, wanted.partition)
+    if log is None:
+        return codes.UNKNOWN_TOPIC_OR_PARTITION, UNDEFINED
+    error = leader_epoch_error(wanted.current_leader_epoch, log.leader_epoch)
+    return error, UNDEFINED if error else log.end_of_epoch(wanted.leader_epoch)

@@ -1,0 +1,46 @@
+"""A broker's data folder is put back to an older copy under a living member, and new records take the offsets of those
+that are lost: the member is told, and nothing of what is in the log now is left out."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+import keylane as kl
+from keylane.broker.process import BrokerProcess
+from keylane.errors import PeerError
+from kit.stage import Stage, ThreadMember, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_folder_that_is_put_back_is_told(tmp_path: Path) -> None:
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    ran: list[bytes | None] = []
+    with BrokerProcess(data) as broker:
+        stage = Stage(broker.bootstrap, "put-back")
+        kafka = stage.kafka | {"reconnect.backoff.max.ms": 100}
+        commit = kl.Commit(interval_ms=50)
+        pipeline = stage.pipeline(lambda record: ran.append(record.value), kafka=kafka, commit=commit)
+        stage.create(1)
+        stage.fill((None, 0) for _ in range(30))
+        member = ThreadMember(pipeline, "living")
+        until(lambda: len(ran) == 30 and stage.all_is_committed(), "the first are committed")
+        broker.terminate()
+        shutil.copytree(data, copy)
+        broker.start()
+        stage.fill((None, 0) for _ in range(50))
+        until(lambda: len(ran) == 80 and stage.all_is_committed(), "so are those that will be lost")
+        broker.kill()
+        shutil.rmtree(data)
+        copy.rename(data)
+        broker.start()
+        stage.fill((None, 0) for _ in range(90))
+        with pytest.raises(PeerError, match=r"in-put-back-0: its log was cut below what was read of it"):
+            member.end()
+        ran.clear()
+        ThreadMember(pipeline, "restarted", ending_offsets="latest").end()
+        assert sorted(ran, key=lambda value: int(value or b"-1")) == [b"%d" % number for number in range(90)]
