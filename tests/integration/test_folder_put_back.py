@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.full
 def test_a_folder_that_is_put_back_is_told(tmp_path: Path) -> None:
     data, copy = tmp_path / "data", tmp_path / "copy"
     ran: list[bytes | None] = []
