@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from keylane.records import Produced, Record
 
 OffsetReset = Literal["earliest", "latest", "error"]
+OnCommitsAtBrokers = Literal["fail", "begin_anew"]
 OnForeignMetadata = Literal["fail_on_unknown_map", "ignore", "fail"]
 CommitMode = Literal["async", "sync"]
 
@@ -117,6 +118,10 @@ class Commit(Periods):
     "fail_on_unknown_map": stop at what may be a map of a kind that is not known here (a later Parallel Consumer's), by
     which records may be complete that would run again; ignore the rest. A function of (topic, partition, offset,
     metadata) returns a `keylane.offsets.OffsetMap` with that base, or None to ignore it."""
+    on_commits_at_brokers: OnCommitsAtBrokers = "fail"
+    """With `offsets.servers`: for a partition of which the group has committed nothing at the servers, and something at
+    the brokers. "fail": stop, and name `keylane offsets move`, which takes that over; "begin_anew": start where
+    `offset_reset` says."""
     metadata: Callable[[str, int, int], str] | None = None
     """Under `ordering="partition"`, where no offset map is needed: a function of (topic, partition, offset) that
     returns what is committed with the offset, for example the name of a file with the state as of it (seed S1). It is
@@ -127,6 +132,7 @@ class Commit(Periods):
         check_whole("Commit.metadata_max_bytes", self.metadata_max_bytes, 1)
         if not callable(self.on_foreign_metadata):
             check_choice("Commit.on_foreign_metadata", self.on_foreign_metadata, get_args(OnForeignMetadata))
+        check_choice("Commit.on_commits_at_brokers", self.on_commits_at_brokers, get_args(OnCommitsAtBrokers))
         check_function("Commit.metadata", self.metadata, "(topic, partition, offset) that returns a str")
 
 
@@ -219,6 +225,7 @@ class RebalanceListener:
     commit_every_records="commit=Commit(every_records=...)",
     offset_metadata_max_bytes="commit=Commit(metadata_max_bytes=...)",
     on_foreign_metadata="commit=Commit(on_foreign_metadata=...)",
+    on_commits_at_brokers="commit=Commit(on_commits_at_brokers=...)",
     commits="commit=External(start_offsets)",
     start_offsets="commit=External(start_offsets)",
 )

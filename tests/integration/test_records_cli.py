@@ -414,9 +414,13 @@ class Meddler(Admin):
         self._commits = commits
 
     def commit_offsets(
-        self, group: str, offsets: Mapping[tuple[str, int], int], metadata: Mapping[tuple[str, int], str] | None = None
+        self,
+        group: str,
+        offsets: Mapping[tuple[str, int], int],
+        metadata: Mapping[tuple[str, int], str] | None = None,
+        leader_epochs: Mapping[tuple[str, int], int] | None = None,
     ) -> None:
-        super().commit_offsets(group, offsets, metadata)
+        super().commit_offsets(group, offsets, metadata, leader_epochs)
         assert self._commits is not None
         commit(self._stage, {0: self._commits})
 

@@ -56,6 +56,7 @@ def add_command(
 
 
 def add_offsets_servers(parser: argparse.ArgumentParser, what: str) -> None:
+    """Whom to ask about a group, where it is not at the brokers; `offsets_servers_of` reads it."""
     parser.add_argument("--offsets-servers", metavar="HOST:PORT", help=f"offset servers that have {what}")
 
 
@@ -82,12 +83,21 @@ def settings_of(args: argparse.Namespace, defaults: Settings) -> dict[str, Any]:
     """Client settings: these, those of --command-config, --bootstrap and --offsets-servers; the later wins. Raises
     `UsageError`."""
     from keylane.cli.client_settings import read_client_settings
-    from keylane.pipeline import OFFSETS_SERVERS
 
     settings = dict(defaults) | (read_client_settings(args.command_config) if args.command_config else {})
     servers = args.bootstrap or settings.get("bootstrap.servers") or DEFAULT_BOOTSTRAP
-    groups_at = getattr(args, "offsets_servers", None)
-    return settings | {"bootstrap.servers": servers} | ({OFFSETS_SERVERS: groups_at} if groups_at else {})
+    return settings | {"bootstrap.servers": servers} | offsets_servers_of(args)
+
+
+def offsets_servers_of(args: argparse.Namespace) -> dict[str, str]:
+    """The client setting that --offsets-servers gives; empty without it. Raises `UsageError` for what is no address."""
+    from keylane.kafka.link import addresses_in
+    from keylane.pipeline import OFFSETS_SERVERS
+
+    if (given := getattr(args, "offsets_servers", None)) is None:
+        return {}
+    addresses_in(given, "--offsets-servers")
+    return {OFFSETS_SERVERS: given}
 
 
 def show(args: argparse.Namespace, report: Report, as_tables: Callable[[Report], None]) -> int:

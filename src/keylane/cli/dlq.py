@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keylane.cli.asking import add_command, add_execute, show
+from keylane.cli.asking import add_command, add_execute, add_offsets_servers, show
 
 if TYPE_CHECKING:
     import argparse
@@ -87,6 +87,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     for command in (list_, show_):
         command.add_argument("--payload", action="store_true", help="show keys, values and headers of records")
     for command in (list_, redrive, purge):
+        add_offsets_servers(command, "the group of --in-group; a redrive's own is at the brokers")
         command.add_argument("--group", metavar="GROUP", help="the redrive's group (default: keylane-redrive-DLQ)")
     list_.add_argument("--limit", type=int, default=100, metavar="N", help="the oldest N (default %(default)s)")
     list_.add_argument("--waiting", action="store_true", help="only those that no redrive sent back")

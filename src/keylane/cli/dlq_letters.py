@@ -11,7 +11,6 @@ from keylane.desk.letters import Queue, Wanted, redrive_group
 from keylane.desk.places import check_topic
 from keylane.desk.redrive import LEFT
 from keylane.errors import UsageError
-from keylane.kafka.places import for_records
 from keylane.options import DeadLetter
 
 if TYPE_CHECKING:
@@ -32,8 +31,7 @@ def queue_of(args: argparse.Namespace, topic: str | None = None) -> Queue:
 
         _, pipeline = load_pipeline(args.pipeline)
     topic = topic or args.dlq or _dead_letter_topic(args.pipeline, pipeline)
-    # A redrive's offsets are in its transactions, and so at the brokers, wherever the pipeline's group is.
-    kafka = for_records(settings_of(args, pipeline.kafka if pipeline else {}))
+    kafka = settings_of(args, pipeline.kafka if pipeline else {})
     admin = admin_with(args, kafka)
     check_topic(topic, admin.topics())
     group = getattr(args, "group", None) or redrive_group(topic)

@@ -53,6 +53,11 @@ def reset(admin: Admin, group: str, selections: Sequence[str], target: Target, *
     if not names:
         raise UsageError(f"the group {group!r} has no offsets: name what to set with --topic TOPIC[:N,N-N]")
     rows = _planned(admin, names, committed, target)
+    if admin.at_brokers is not admin:
+        there = admin.at_brokers.committed_offsets(group)
+        for row in rows:
+            commit = there.get((row["topic"], row["partition"]))
+            row["at_brokers"] = None if commit is None else commit.offset
     if execute:
         admin.commit_offsets(group, {(row["topic"], row["partition"]): row["new_offset"] for row in rows})
     return {"group": group, "state": description.state, "executed": execute, "partitions": rows}
@@ -93,13 +98,17 @@ def print_reset(report: dict[str, Any]) -> None:
     """As a table."""
     headings = ("TOPIC", "PARTITION", "COMMITTED", "NEW OFFSET", "LOG START", "LOG END", "NOTE")
     names = ("topic", "partition", "committed", "new_offset", "log_start_offset", "log_end_offset")
-    rows = [
-        (*(one[name] for name in names), "its metadata is dropped" if one["drops_metadata"] else "")
-        for one in report["partitions"]
-    ]
+    rows = [(*(one[name] for name in names), _note(one)) for one in report["partitions"]]
     print_table(headings, rows, numbers=range(1, 6))
     count = len(report["partitions"])
     print(f"group {report['group']}: {count} offsets set" if report["executed"] else DRY_RUN)
+
+
+def _note(row: dict[str, Any]) -> str:
+    notes = ["its metadata is dropped"] if row["drops_metadata"] else []
+    if row.get("at_brokers") is not None:
+        notes.append(f"the brokers have {row['at_brokers']} (`keylane offsets move` takes it over)")
+    return "; ".join(notes)
 
 
 def delete(admin: Admin, groups: Iterable[str], *, execute: bool) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import argparse
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from keylane.cli.asking import add_command, admin_of, show
+from keylane.cli.asking import add_command, add_execute, add_offsets_servers, admin_of, admin_with, settings_of, show
 from keylane.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -41,6 +41,19 @@ examples:
 exit codes: 0; 1 when a partition has no leader, or the log is not safe, or no broker answers; 2 for wrong usage
 """
 
+MOVE_EXAMPLES = """\
+examples:
+  keylane offsets move weather --offsets-servers offsets1:9192                what it would do, and nothing else
+  keylane offsets move weather --offsets-servers offsets1:9192 --execute
+  keylane offsets move weather --offsets-servers offsets1:9192 --back --execute
+
+The group must have no members at either place. Offsets go with their metadata (offset maps) and leader epochs, as they
+are; nothing is overwritten, and the source's are deleted once the target has them. Killed anywhere, it loses none:
+run it again.
+exit codes: 0; 1 when no broker answers or one refuses, or somebody else commits meanwhile; 2 for wrong usage, and for
+what is refused
+"""
+
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add `keylane offsets`, with its own subcommands."""
@@ -51,6 +64,13 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     status.add_argument("--log", dest="bootstrap", metavar="HOST:PORT", help="the same as --bootstrap")
     _add_servers_config(status, "client settings for the servers (TLS, SASL), which are asked for their counts")
     _add_names(status)
+    move = add_command(
+        commands, "move", "move a group from the brokers to offset servers, or back", MOVE_EXAMPLES, run_move
+    )
+    add_offsets_servers(move, "the group, or shall have it")
+    move.add_argument("group", metavar="GROUP", help="the group's id (group.id)")
+    move.add_argument("--back", action="store_true", help="from the offset servers to the brokers")
+    add_execute(move)
 
 
 def _add_servers_config(parser: argparse.ArgumentParser, what: str) -> None:
@@ -135,6 +155,15 @@ def run_serve(args: argparse.Namespace) -> int:
         )
     )
     return 0
+
+
+def run_move(args: argparse.Namespace) -> int:
+    """Move a group, or say what would be moved; returns the exit code."""
+    from keylane.cli.offsets_move import move_report, print_move
+
+    kafka = settings_of(args, {})
+    report = move_report(admin_with(args, kafka), kafka, args.group, back=args.back, execute=args.execute)
+    return show(args, report, print_move)
 
 
 def run_status(args: argparse.Namespace) -> int:

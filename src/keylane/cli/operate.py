@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keylane.cli.arguments import add_offset_targets
-from keylane.cli.asking import add_command, add_execute, show
+from keylane.cli.asking import add_command, add_execute, add_offsets_servers, show
 from keylane.cli.operate_keys import add_key_commands
 from keylane.cli.operate_records import add_record_commands
 
@@ -134,6 +134,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     by_key = add_key_commands(commands, lambda args, asked: _send(args, lambda _: asked))
     records = add_record_commands(commands, _send)
     for command in (show_, keys, log, pause, resume, drain, adjust, seek, *by_key, *records):
+        add_offsets_servers(command, "the group")
         command.add_argument("group", metavar="GROUP", help="the group's id (group.id)")
     for command in records:
         command.add_argument("records", metavar="TOPIC:N@OFFSET", nargs="+", help="a record: topic, partition, offset")

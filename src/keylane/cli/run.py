@@ -18,7 +18,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from keylane.cli.arguments import assignment, spark_master
-from keylane.cli.asking import add_offsets_servers
+from keylane.cli.asking import add_offsets_servers, offsets_servers_of
 from keylane.cli.exits import EXIT_INTERRUPTED
 from keylane.desk import TOKEN_VARIABLE
 
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     from keylane.demo.options import check_local_slots
     from keylane.demo.stop import StopRequest
     from keylane.errors import HandlerError, UsageError
-    from keylane.pipeline import OFFSETS_SERVERS, Operations
+    from keylane.pipeline import Operations
 
     if args.spark is None and (args.lanes is not None or args.conf):
         option = "--lanes" if args.lanes is not None else "--conf"
@@ -115,8 +115,7 @@ def run(args: argparse.Namespace) -> int:
     if args.spark is not None:
         check_local_slots(args.spark, args.lanes, "--spark")
     path, pipeline = load_pipeline(args.file)
-    if args.offsets_servers:
-        pipeline = replace(pipeline, kafka={**pipeline.kafka, OFFSETS_SERVERS: args.offsets_servers})
+    pipeline = replace(pipeline, kafka={**pipeline.kafka, **offsets_servers_of(args)})
     if args.operate and pipeline.operations is None:
         pipeline = replace(pipeline, operations=Operations(token=os.environ.get(TOKEN_VARIABLE) or None))
     stop = StopRequest()

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from keylane.cli.asking import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_MS, add_bootstrap
+from keylane.cli.asking import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_MS, add_bootstrap, add_offsets_servers
 from keylane.desk import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add = parser.add_argument
     add_bootstrap(parser, f"brokers to ask (default: bootstrap.servers of --command-config, else {DEFAULT_BOOTSTRAP})")
     add("--command-config", metavar="FILE", help="client settings (TLS, SASL), a line NAME=VALUE each")
+    add_offsets_servers(parser, "the groups")
     add("--timeout-ms", type=int, default=DEFAULT_TIMEOUT_MS, metavar="N", help="per question (default %(default)s)")
     add("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (default %(default)s)")
     add("--port", type=int, default=DEFAULT_PORT, metavar="N", help="0 takes a free one (default %(default)s)")

@@ -47,7 +47,8 @@ class Queue:
 
     def redriven(self) -> dict[int, OffsetMap]:
         """What came back already, by partition. Raises `DecodeError` for a group that is no redrive's."""
-        committed = self.admin.committed_offsets(self.group, [self.topic])
+        # A redrive's offsets are in its transactions, and so at the brokers, wherever the pipeline's group is.
+        committed = self.admin.at_brokers.committed_offsets(self.group, [self.topic])
         return {name[1]: decode(one.metadata, one.offset) for name, one in committed.items()}
 
 

@@ -15,7 +15,7 @@ import threading
 import warnings
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -83,6 +83,8 @@ class CommittedOffset:
     offset: int
     metadata: str
     """As it was committed; `keylane.offsets.decode` reads an offset map."""
+    leader_epoch: int = -1
+    """Of the newest record that whoever committed had read; -1 when the commit has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class _Offset:
     name: Partition
     offset: int
     metadata: str = ""
+    leader_epoch: int = -1
 
 
 class Admin:
@@ -106,6 +109,8 @@ class Admin:
     def __init__(self, kafka: Mapping[str, Any], *, timeout_ms: int = TIMEOUT_MS) -> None:
         if not kafka.get(SERVERS):
             raise UsageError("kafka['bootstrap.servers'] is missing: give HOST:PORT")
+        self._kafka = kafka
+        self._timeout_ms = timeout_ms
         self._settings, self._client, self._questions = _asker(for_records(kafka), timeout_ms)
         self._ask = self._questions.ask
         self._group_settings, self._group_client, self._group_questions = (
@@ -116,6 +121,11 @@ class Admin:
         self._ask_group = self._group_questions.ask
         self._consumers: dict[str, Consumer] = {}
         self._consumers_lock = threading.Lock()
+
+    @cached_property
+    def at_brokers(self) -> Admin:
+        """Who asks the brokers about groups too, wherever the offset servers are."""
+        return Admin(for_records(self._kafka), timeout_ms=self._timeout_ms) if are_apart(self._kafka) else self
 
     # --- topics ---
 
@@ -356,19 +366,25 @@ class Admin:
         answered = self._ask_group(f"read the committed offsets of the group {group!r}", attempt)
         consumer.poll(0)  # serves its callbacks; it has no subscription, so no record comes
         found = {
-            (one.topic, one.partition): CommittedOffset(one.offset, one.metadata)
+            (one.topic, one.partition): CommittedOffset(one.offset, one.metadata, one.leader_epoch)
             for one in answered
             if one.error is None and one.offset >= 0
         }
         return dict(sorted(found.items()))
 
     def commit_offsets(
-        self, group: str, offsets: Mapping[Partition, int], metadata: Mapping[Partition, str] | None = None
+        self,
+        group: str,
+        offsets: Mapping[Partition, int],
+        metadata: Mapping[Partition, str] | None = None,
+        leader_epochs: Mapping[Partition, int] | None = None,
     ) -> None:
-        """Commit for a group without members, each with its metadata (default: empty). Raises `PeerError` when the
-        coordinator refuses a partition (for a group that has members, all of them); the others are committed then."""
+        """Commit for a group without members, each with its metadata and leader epoch (default: none). Raises
+        `PeerError` when the coordinator refuses a partition (for a group that has members, all of them); the others are
+        committed then."""
         _check_name(group)
-        wanted = [_Offset(name, offset, (metadata or {}).get(name, "")) for name, offset in offsets.items()]
+        texts, epochs = metadata or {}, leader_epochs or {}
+        wanted = [_Offset(name, offset, texts.get(name, ""), epochs.get(name, -1)) for name, offset in offsets.items()]
         if not wanted:
             return
         consumer = self._consumer_of(group)

@@ -30,6 +30,7 @@ class Mark(Enum):
 
     NO_ANSWER = "no broker said anything"
     NO_PARTITION = "an answer to who asks for a topic or a partition: there is none"
+    NOT_ALLOWED = "no answer to whether something is there"
     MOVED_ON = "what the member had is another's, or given anew: nothing of it begins"
     BATCH = "the broker refuses the batch that an output was in: it may be another output's fault"
     BLAMELESS = "not the fault of the output that is told: its transaction was aborted, or the client gave up"
@@ -207,10 +208,15 @@ GROUPS = (
     ),
     _group(
         Meaning.ENDING,
-        "The user may not do this, or is not let in.",
+        "The user may not do this.",
         "GROUP_AUTHORIZATION_FAILED TOPIC_AUTHORIZATION_FAILED CLUSTER_AUTHORIZATION_FAILED "
-        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED SASL_AUTHENTICATION_FAILED UNSUPPORTED_SASL_MECHANISM "
-        "ILLEGAL_SASL_STATE SECURITY_DISABLED _AUTHENTICATION",
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        Mark.NOT_ALLOWED,
+    ),
+    _group(
+        Meaning.ENDING,
+        "The user is not let in.",
+        "SASL_AUTHENTICATION_FAILED UNSUPPORTED_SASL_MECHANISM ILLEGAL_SASL_STATE SECURITY_DISABLED _AUTHENTICATION",
     ),
     _group(
         Meaning.ENDING,

@@ -80,6 +80,8 @@ class GroupOffset:
     metadata: str
     """Exactly the committed characters, without the NUL that confluent-kafka's own commits end with."""
     error: KafkaError | None
+    leader_epoch: int = -1
+    """Of the newest record that whoever committed had read; -1 when the commit has none."""
 
 
 Answer: TypeAlias = "tuple[KafkaError | None, list[GroupOffset]]"
@@ -289,6 +291,8 @@ def _declared() -> ctypes.CDLL:
             [list_pointer, ctypes.c_char_p, ctypes.c_int32],
         ),
         "rd_kafka_topic_partition_list_destroy": (None, [list_pointer]),
+        "rd_kafka_topic_partition_set_leader_epoch": (None, [ctypes.POINTER(_TopicPartition), ctypes.c_int32]),
+        "rd_kafka_topic_partition_get_leader_epoch": (ctypes.c_int32, [ctypes.POINTER(_TopicPartition)]),
         "rd_kafka_committed": (ctypes.c_int, [pointer, list_pointer, ctypes.c_int]),
         "rd_kafka_commit_queue": (ctypes.c_int, [pointer, list_pointer, pointer, _OnCommit, pointer]),
         "rd_kafka_queue_new": (pointer, [pointer]),
@@ -342,6 +346,9 @@ def _offsets(offsets: Sequence[Offset]) -> Iterator[Any]:
         try:
             for index, (one, metadata) in enumerate(zip(offsets, kept, strict=True)):
                 elements[index].offset = one.offset
+                _library.rd_kafka_topic_partition_set_leader_epoch(
+                    ctypes.byref(elements[index]), getattr(one, "leader_epoch", -1)
+                )
                 if metadata:
                     elements[index].metadata = ctypes.cast(ctypes.c_char_p(metadata), ctypes.c_void_p).value
                     elements[index].metadata_size = len(metadata)
@@ -358,7 +365,8 @@ def _read(partitions: Any) -> list[GroupOffset]:
         metadata = ctypes.string_at(one.metadata, one.metadata_size) if one.metadata else b""
         error = KafkaError(one.err) if one.err else None
         text = metadata.removesuffix(b"\0").decode(errors="replace")
-        read.append(GroupOffset(one.topic.decode(), one.partition, one.offset, text, error))
+        epoch = _library.rd_kafka_topic_partition_get_leader_epoch(ctypes.byref(one))
+        read.append(GroupOffset(one.topic.decode(), one.partition, one.offset, text, error, epoch))
     return read
 
 

@@ -54,6 +54,9 @@ NO_ANSWER = marked(Mark.NO_ANSWER)
 NO_PARTITION = marked(Mark.NO_PARTITION)
 """The broker knows no such topic or partition: for some questions an answer, and no failure."""
 
+NOT_ALLOWED = marked(Mark.NOT_ALLOWED)
+"""The user lacks a right: whether a topic or a group is there, the broker does not say."""
+
 MOVED_ON = marked(Mark.MOVED_ON)
 """The group has given the member's partitions to others, or will: it learns that with its next heartbeat."""
 

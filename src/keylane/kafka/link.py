@@ -142,17 +142,22 @@ def login_requests(login: Login) -> Generator[tuple[int, int, bytes], bytes, Non
             message = messages.send(_authenticated(answer))
 
 
-def address_of(text: str) -> tuple[str, int]:
-    """Host and port. Raises `UsageError`."""
+def address_of(text: str, name: str = "bootstrap.servers") -> tuple[str, int]:
+    """Host and port; `name` is what gave them. Raises `UsageError`."""
     host, _, port = text.strip().rpartition(":")
     if not host or not port.isdigit():
-        raise UsageError(f"bootstrap.servers {text!r}: give HOST:PORT, or several with commas")
+        raise UsageError(f"{name} {text!r}: give HOST:PORT, or several with commas")
     return host.strip("[]"), int(port)
 
 
 def addresses_of(settings: Mapping[str, Any]) -> list[tuple[str, int]]:
     """Host and port of each bootstrap server. Raises `UsageError`."""
-    return [address_of(one) for one in str(settings.get("bootstrap.servers", "")).split(",")]
+    return addresses_in(str(settings.get("bootstrap.servers", "")), "bootstrap.servers")
+
+
+def addresses_in(text: str, name: str) -> list[tuple[str, int]]:
+    """Host and port of each server in a list with commas; `name` is what gave it. Raises `UsageError`."""
+    return [address_of(one, name) for one in text.split(",")]
 
 
 def _authenticated(answer: bytes) -> bytes:

@@ -34,8 +34,10 @@ class Asked(Protocol):
         ...
 
 
-def check_offset_servers(kafka: Mapping[str, object], of_groups: Asked, of_records: Asked) -> None:
-    """Raises `UsageError` for servers that are none, or of another cluster, and `BrokerUnavailableError` when none
+def check_offset_servers(kafka: Mapping[str, object], of_groups: Asked, of_records: Asked) -> bool:
+    """Whether it is known that there are offset servers (not with a login that only librdkafka has).
+
+    Raises `UsageError` for servers that are none, or of another cluster, and `BrokerUnavailableError` when none
     answers. `of_groups` and `of_records` ask the ones and the others."""
     servers = kafka[OFFSETS_SERVERS]
     cluster = of_groups.cluster_id()
@@ -43,6 +45,7 @@ def check_offset_servers(kafka: Mapping[str, object], of_groups: Asked, of_recor
         has_own_apis = _offers(for_groups(kafka))
     except UsageError as error:  # a login that librdkafka has and keylane has not
         logger.warning("what the servers at %r offer cannot be asked: %s", servers, error)
+        has_own_apis = None
     else:
         if has_own_apis is False:
             raise UsageError(
@@ -55,6 +58,7 @@ def check_offset_servers(kafka: Mapping[str, object], of_groups: Asked, of_recor
             f"kafka[{OFFSETS_SERVERS!r}]={servers!r} belong to the cluster {cluster!r}, and kafka[{SERVERS!r}]="
             f"{kafka[SERVERS]!r} to {here!r}: give offset servers whose --log is the cluster of the records"
         )
+    return bool(has_own_apis)
 
 
 def _offers(settings: Mapping[str, object]) -> bool | None:

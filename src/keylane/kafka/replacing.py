@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from keylane.kafka.redriving import Settings
 
     Offsets = Mapping[Partition, CommittedOffset]
-    """By partition, what is committed, or is to be."""
+    """By partition, what is to be committed."""
+    Expected = Mapping[Partition, CommittedOffset | None]
+    """By partition, what is committed; None: nothing."""
 
 
-def replace(admin: Admin, kafka: Settings, group: str, before: Offsets, after: Offsets) -> bool:
+def replace(admin: Admin, kafka: Settings, group: str, before: Expected, after: Offsets) -> bool:
     """Commit `after` where `before` is committed, of the same partitions; returns whether the broker held the offsets
     against `before` itself. `kafka` are the client settings of `admin`.
 
@@ -35,13 +37,17 @@ def replace(admin: Admin, kafka: Settings, group: str, before: Offsets, after: O
     _check(admin, group, before, "nothing was changed: look again, and decide anew")
     is_conditional = _replaced_if(kafka, group, before, after)
     if not is_conditional:
-        offsets = {name: one.offset for name, one in after.items()}
-        admin.commit_offsets(group, offsets, {name: one.metadata for name, one in after.items()})
+        admin.commit_offsets(
+            group,
+            {name: one.offset for name, one in after.items()},
+            {name: one.metadata for name, one in after.items()},
+            {name: one.leader_epoch for name, one in after.items()},
+        )
     _check(admin, group, after, "look at what is committed, and decide anew")
     return is_conditional
 
 
-def _check(admin: Admin, group: str, expected: Offsets, what_now: str) -> None:
+def _check(admin: Admin, group: str, expected: Expected, what_now: str) -> None:
     committed = admin.committed_offsets(group, {topic for topic, _ in expected})
     other = [f"{topic}-{number}" for (topic, number), one in expected.items() if committed.get((topic, number)) != one]
     if other:
@@ -50,10 +56,13 @@ def _check(admin: Admin, group: str, expected: Offsets, what_now: str) -> None:
         )
 
 
-def _replaced_if(kafka: Settings, group: str, before: Offsets, after: Offsets) -> bool:
+def _replaced_if(kafka: Settings, group: str, before: Expected, after: Offsets) -> bool:
     """Whether the broker has conditional commits, and took this one. An answer that was lost is told by what is
     committed then."""
-    changes = {name: Change(before[name].offset, one.offset, one.metadata) for name, one in after.items()}
+    changes = {
+        name: Change(None if (was := before[name]) is None else was.offset, one.offset, one.metadata, one.leader_epoch)
+        for name, one in after.items()
+    }
     try:
         commits = ConditionalCommits(kafka, group)
     except UsageError:  # a login that keylane's broker does not have

@@ -17,11 +17,14 @@ from confluent_kafka import KafkaException
 from keylane.consumer.start import Committed, Start, StartRule
 from keylane.errors import HandlerError, PeerError, UsageError
 from keylane.kafka import exact
+from keylane.kafka.admin import Admin
 from keylane.kafka.faults import MOVED_ON, NO_PARTITION, describe, error_of
 from keylane.kafka.logs import ANSWER_S
+from keylane.kafka.moving import check_no_commits_at_brokers
+from keylane.kafka.places import are_apart, for_records
 from keylane.offsets import OffsetMap
 from keylane.offsets.edits import replayed, rewritten, standing
-from keylane.pipeline import External, duration_ms
+from keylane.pipeline import Commit, External, duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -207,6 +210,7 @@ class Starts:
             if failed.code() in MOVED_ON and not self._pipeline.assignment:
                 raise _MovedOnError(f"{what} are another member's to read: {describe(failed)}")
             self._patience.ask_again(failed, give_up_at, what)
+        self._check_brokers([(one.topic, one.partition) for one in found if one.offset < 0])
         return [
             Committed(
                 one.topic,
@@ -217,6 +221,16 @@ class Starts:
             )
             for one in found
         ]
+
+    def _check_brokers(self, names: Names) -> None:
+        """The offset servers have no commit of the group for these. Raises `UsageError` where the brokers have one."""
+        commit, kafka = self._pipeline.commit, self._pipeline.kafka
+        if not names or not are_apart(kafka):
+            return
+        if isinstance(commit, Commit) and commit.on_commits_at_brokers == "begin_anew":
+            return
+        way_out = "Commit(on_commits_at_brokers='begin_anew')"
+        check_no_commits_at_brokers(Admin(for_records(kafka)), self._pipeline.group_id, kafka, names, way_out)
 
 
 class _MovedOnError(Exception):

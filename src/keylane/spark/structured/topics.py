@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from keylane.errors import BrokerUnavailableError, MetadataError, PeerError, UnknownMapError, UsageError
 from keylane.kafka.admin import Admin
+from keylane.kafka.moving import check_no_commits_at_brokers
+from keylane.kafka.places import are_apart
 from keylane.offsets import decode
 from keylane.spark.structured.options import EARLIEST, LATEST
 
@@ -85,6 +87,7 @@ class Topics:
         group = str(self._options.group_id)
         found = self._ask(lambda: self._admin.committed_offsets(group))
         commits = {name: found[name] for name in partitions if name in found}
+        self._check_brokers(group, [name for name in partitions if name not in found])
         offsets = self._within({name: one.offset for name, one in commits.items()}, starts, ends, f"group {group!r}")
         done = {}
         for name, commit in commits.items():
@@ -103,6 +106,14 @@ class Topics:
             if known.span:
                 done[name] = (commit.offset, commit.metadata)
         return {name: offsets.get(name, starts[name]) for name in partitions}, done
+
+    def _check_brokers(self, group: str, names: list[TopicPartition]) -> None:
+        """The offset servers have no commit for these. Raises `UsageError` where the brokers have one."""
+        settings = self._options.settings
+        if not names or not are_apart(settings):
+            return
+        brokers, way_out = self._admin.at_brokers, "startingOffsets=earliest or latest"
+        self._ask(lambda: check_no_commits_at_brokers(brokers, group, settings, names, way_out))
 
     def _within(self, offsets: Offsets, starts: Offsets, ends: Offsets, what: str) -> Offsets:
         kept = {}
