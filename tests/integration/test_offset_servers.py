@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import queue
 import random
+import re
 import subprocess
 import sys
 import time
@@ -586,3 +587,23 @@ def test_a_server_joins_when_it_has_read_the_log(tmp_path: Path) -> None:
         fault.remove()
         assert all(servers.settled().values())
         assert second.address in servers.settled()
+
+
+@pytest.mark.full
+def test_a_second_server_with_the_same_address_is_refused_and_a_restart_is_not(
+    log: BrokerProcess, tmp_path: Path
+) -> None:
+    """A copied unit file, a load balancer's name: groups would wait for whichever of the two leads them, and is not
+    reached."""
+    with OffsetServers(log.bootstrap, tmp_path, 1, *OPTIONS) as servers:
+        (first,) = servers.running
+        servers.settled()
+        second = [sys.executable, "-m", "keylane", "offsets", "serve", "--log", log.bootstrap, *OPTIONS]
+        places = ["--listen", f"127.0.0.1:{free_row(5)}", "--advertise", first.address]
+        ran = subprocess.run([*second, *places], capture_output=True, text=True, timeout=60, check=False)
+        assert (ran.returncode, ran.stdout) == (2, "")
+        assert re.search(rf"has the address {first.address} already: give each server an --advertise", ran.stderr)
+        assert ran.stderr.count("\n") == 1
+        servers.kill(first)  # it is a member still, for a session
+        servers.add(first.port)
+        assert servers.settled().keys() == {first.address}

@@ -79,6 +79,11 @@ class LogGroup:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def member_id(self) -> str:
+        """In the group; empty before it has joined. Any thread."""
+        return str(self._consumer.memberid() or "")
+
     def rejoin(self) -> None:
         """Leave and join again: the group then says anew who has what."""
         self._must_rejoin.set()

@@ -46,4 +46,5 @@ def seen(
         dict(brokers),
         tuple(sorted(known)),
         {partition: server for partition, server in leaders.items() if server in known},
+        tuple(one.member_id for one in found.members if server_of(one.client_id) == own),
     )

@@ -43,6 +43,9 @@ class Cluster(NamedTuple):
     """As they are advertised."""
     leaders: Mapping[int, Address]
     """By offsets partition: the server that leads it, or is about to."""
+    namesakes: tuple[str, ...] = ()
+    """Ids of the servers' group's members that have this server's own address: itself, what is left of its earlier life
+    for a session, and any other server that was given the same address."""
 
 
 class Node(NamedTuple):

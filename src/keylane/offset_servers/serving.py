@@ -16,7 +16,7 @@ from keylane.broker.server import BrokerServer
 from keylane.errors import PeerError, UsageError
 from keylane.kafka.admin import Admin
 from keylane.kafka.link import Link
-from keylane.kafka.log_group import LogGroup
+from keylane.kafka.log_group import SESSION_MS, LogGroup
 from keylane.kafka.login import login_of
 from keylane.offset_servers.apis import has_topic_ids, passed_on, served
 from keylane.offset_servers.coordinators import Coordinators
@@ -48,6 +48,10 @@ WATCH_S = 1.0
 """How often a server looks who else is there."""
 LOOK_MS = 5_000
 """How long one look may take."""
+NAMESAKE_S = 2 * SESSION_MS / 1000
+"""How long another member may have this server's address: its own earlier life is one until its session ends, which a
+coordinator that moves begins anew."""
+NAMESAKE_PAUSE_S = 0.2
 ANSWER_S = 10.0
 GIVE_UP_S = 5.0
 """How long a partition that is to move is waited for: commits that are under way are answered first."""
@@ -150,7 +154,7 @@ class OffsetServer:
     async def start(self) -> None:
         """Listen, and join the others as soon as the log is read. Raises `UsageError` and `PeerError`."""
         self._beat()
-        self.cluster = await asyncio.to_thread(self._look)
+        await self._see_the_others()
         offered = await asyncio.to_thread(self._offered, list(self.cluster.brokers.values()))
         self._passed = passed_on(offered, self._places.advertised, lambda: self.cluster.servers, self._topic.name)
         others = [one for one in self.cluster.servers if one != self._places.advertised]
@@ -167,6 +171,25 @@ class OffsetServer:
             await self._open(broker)
         self._joining = self._loop.create_task(self._join())
         self._watching = self._loop.create_task(self._watch())
+
+    async def _see_the_others(self) -> None:
+        """Learn who is there, and wait until no other member has this server's address. Raises `UsageError` when
+        another server has it, and `PeerError`."""
+        until = self._loop.time() + NAMESAKE_S
+        while True:
+            self.cluster = await asyncio.to_thread(self._look)
+            if not self.cluster.namesakes:
+                return
+            if self._loop.time() >= until:
+                raise self._same_address()
+            await asyncio.sleep(NAMESAKE_PAUSE_S)
+
+    def _same_address(self) -> UsageError:
+        host, port = self._places.advertised
+        return UsageError(
+            f"another offset server of the group {self._group_name!r} has the address {host}:{port} already: give each "
+            "server an --advertise of its own, at which clients reach it alone"
+        )
 
     async def _join(self) -> None:
         """A member is given partitions at once: groups would wait for one that had not read them."""
@@ -233,6 +256,7 @@ class OffsetServer:
     # --- the others ---
 
     async def _watch(self) -> None:
+        last_alone = self._loop.time()
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._moved.wait(), WATCH_S)
@@ -247,6 +271,11 @@ class OffsetServer:
                 continue
             self._trouble = None
             self.forwarding.see(self.cluster.servers)
+            if len(self.cluster.namesakes) < 2 or self._group.member_id == min(self.cluster.namesakes):
+                last_alone = self._loop.time()
+            elif self._loop.time() >= last_alone + NAMESAKE_S:  # both have started at once: the other one stays
+                self._failed(self._same_address())
+                return
             for broker in self.cluster.brokers.keys() - self._doors.keys():
                 try:
                     await self._open(broker)

@@ -180,6 +180,7 @@ def test_the_members_say_who_leads_what() -> None:
     assert leaders_of(stable) == {0: SERVERS[0], 2: SERVERS[0], 1: SERVERS[1]}
     known = seen(Cluster("", {}, (SERVERS[2],), {}), "c", BROKERS, stable, SERVERS[2])
     assert known == Cluster("c", BROKERS, SERVERS, {0: SERVERS[0], 2: SERVERS[0], 1: SERVERS[1]})
+    assert seen(known, "c", BROKERS, stable, SERVERS[0]).namesakes == (member_name(SERVERS[0]),)
     moving = described("preparing_rebalance", {member_name(SERVERS[0]): ()})
     moved = seen(known, "c", BROKERS, moving, SERVERS[2])
     assert moved.servers == (SERVERS[0], SERVERS[2])
