@@ -15,8 +15,6 @@ from confluent_kafka import Consumer, TopicPartition
 import keylane as kl
 from keylane.cli import main
 from keylane.offsets import OffsetMap, encode
-from keylane.spark.structured.options import parse_source
-from keylane.spark.structured.topics import Topics
 from kit.either_broker import either_broker
 from kit.offset_servers import OffsetServers, pace
 from kit.stage import Member, Stage, until
@@ -199,6 +197,10 @@ def test_a_start_with_offset_servers_asks_what_the_brokers_have(
 def test_a_query_that_begins_where_the_group_stands_asks_too(
     servers: OffsetServers, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    from keylane.spark.structured.options import parse_source
+    from keylane.spark.structured.topics import Topics
+
     brokers, there = stages(servers, "query")
     options = {f"kafka.{name}": value for name, value in there.kafka.items() if "servers" in name or name == "group.id"}
     source = parse_source(options | {"subscribe": there.topic, "startingOffsets": "committed"}, streaming=True)

@@ -180,6 +180,7 @@ def test_a_map_of_the_jvm_parallel_consumer_is_edited_in_its_encoding(
         "incomplete_count": 3,
         "highest_completed": 7,
         "encoding": "BitSet v1",
+        "had_map": True,
     }
     assert Runs(stage).run() == [(0, 2), (0, 4), (0, 5), (0, 8), (0, 9)]
 
@@ -216,8 +217,23 @@ def test_a_skip_moves_the_committed_offset_over_the_first_record(
     assert report(capsys, stage, "skip", *named(stage, (0, 2)), "--execute")["partitions"][0]["new_offset"] == 5
     assert stage.committed()[stage.topic, 0] == OffsetMap(5, [5], 6)
     code, out, _ = keylane(capsys, stage, "skip", *named(stage, (0, 8)), "--execute")
-    assert (code, out.splitlines()[-2]) == (0, f"group {stage.group}: 1 records never run, by {BY}")
+    assert (code, out.splitlines()[-2]) == (0, f"group {stage.group}: 1 records count as complete, by {BY}")
     assert Runs(stage).run() == [(0, 5), (0, 7), (0, 9)]
+
+
+def test_what_a_group_without_maps_makes_of_a_skip_is_told(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    """A plain consumer does not look at the map: the record runs."""
+    commit_map(stage, OffsetMap(2))
+    code, out, _ = keylane(capsys, stage, "skip", *named(stage, (0, 5)), "--execute")
+    told = (
+        f"{stage.topic}-0: the commit had no offset map so far: consumers that keep none (plain ones) go on at 2, and"
+    )
+    assert (code, told in out, "never run" in out) == (0, True, False)
+    code, out, _ = keylane(capsys, stage, "skip", *named(stage, (0, 6)), "--execute")
+    assert (code, "no offset map so far" in out) == (0, False)
+    code, out, _ = keylane(capsys, stage, "skip", *named(stage, (0, 2), (0, 3), (0, 4)), "--execute")
+    assert (code, "no offset map so far" in out) == (0, False)
+    assert stage.committed()[stage.topic, 0] == OffsetMap(7), "what a plain consumer goes by too"
 
 
 # --- park ---

@@ -33,7 +33,7 @@ def queue_of(args: argparse.Namespace, topic: str | None = None) -> Queue:
     topic = topic or args.dlq or _dead_letter_topic(args.pipeline, pipeline)
     kafka = settings_of(args, pipeline.kafka if pipeline else {})
     admin = admin_with(args, kafka)
-    check_topic(topic, admin.topics())
+    check_topic(topic, admin.topics([topic]))
     group = getattr(args, "group", None) or redrive_group(topic)
     return Queue(topic, group, kafka, admin, pipeline)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from keylane.cli.arguments import milliseconds
 from keylane.cli.asking import DRY_RUN
 from keylane.cli.tables import print_table
-from keylane.desk.groups import selected
+from keylane.desk.groups import named_in, selected
 from keylane.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def reset(admin: Admin, group: str, selections: Sequence[str], target: Target, *
     """
     description = check_empty(admin, group)
     committed = admin.committed_offsets(group)
-    names = selected(selections, admin.topics()) if selections else list(committed)
+    names = selected(selections, admin.topics(named_in(selections))) if selections else list(committed)
     if not names:
         raise UsageError(f"the group {group!r} has no offsets: name what to set with --topic TOPIC[:N,N-N]")
     rows = _planned(admin, names, committed, target)
@@ -139,7 +139,7 @@ def delete_offsets(admin: Admin, groups: Iterable[str], selections: Sequence[str
 
     Raises `UsageError` before anything is deleted when a group has none there.
     """
-    names = selected(selections, admin.topics())
+    names = selected(selections, admin.topics(named_in(selections)))
     rows: list[dict[str, Any]] = []
     for group in dict.fromkeys(groups):
         committed = admin.committed_offsets(group)

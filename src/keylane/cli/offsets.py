@@ -181,7 +181,7 @@ def status(args: argparse.Namespace) -> Report:
     from keylane.offset_servers.topic import faults
 
     admin = admin_of(args)
-    topic = next((one for one in admin.describe_topics() if one.name == args.topic), None)
+    topic = next((one for one in admin.describe_topics([args.topic]) if one.name == args.topic), None)
     if topic is None:
         raise UsageError(f"topic {args.topic!r} does not exist: `keylane offsets serve` makes it")
     wrong = faults(

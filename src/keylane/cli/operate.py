@@ -237,9 +237,9 @@ def _send(args: argparse.Namespace, ask: Callable[[Admin], Asked]) -> int:
 
 def _selected(args: argparse.Namespace, admin: Admin) -> tuple[tuple[str, int], ...] | None:
     """The partitions that --topic names; None for all. Raises `UsageError`."""
-    from keylane.desk.groups import selected
+    from keylane.desk.groups import named_in, selected
 
-    return tuple(selected(args.topic, admin.topics())) if args.topic else None
+    return tuple(selected(args.topic, admin.topics(named_in(args.topic)))) if args.topic else None
 
 
 def _adjusting(args: argparse.Namespace) -> Adjusting:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Verb = Literal["replay", "skip", "park"]
 
-DONE: dict[Verb, str] = {"replay": "run again", "skip": "never run", "park": "are set aside"}
+DONE: dict[Verb, str] = {"replay": "run again", "skip": "count as complete", "park": "are set aside"}
 
 
 def edit(
@@ -88,6 +88,7 @@ def edit(
                 "incomplete_count": edited.incomplete_count,
                 "highest_completed": edited.highest_completed if edited.span else None,
                 "encoding": encoding_of(metadata),
+                "had_map": bool(commit.metadata),
             }
         )
     had_letters = parking.write(every) if execute and parking is not None else None
@@ -162,8 +163,16 @@ def print_edit(report: Report) -> None:
         "HIGHEST COMPLETED",
         "ENCODING",
     )
+    names = [heading.lower().replace(" ", "_") for heading in headings]
+    names[names.index("incomplete")] = "incomplete_count"
     rows = [one | {"offsets": ", ".join(map(str, one["offsets"]))} for one in report["partitions"]]
-    print_table(headings, (one.values() for one in rows), numbers=(1, 3, 4, 5, 6))
+    print_table(headings, ([one[name] for name in names] for one in rows), numbers=(1, 3, 4, 5, 6))
+    for one in report["partitions"]:
+        if one["encoding"] is not None and not one["had_map"]:
+            print(
+                f"{one['topic']}-{one['partition']}: the commit had no offset map so far: consumers that keep none "
+                f"(plain ones) go on at {one['new_offset']}, and run all from there on"
+            )
     if report["executed"]:
         count = sum(len(one["offsets"]) for one in report["partitions"])
         verb: Verb = report["verb"]

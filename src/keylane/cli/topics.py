@@ -159,8 +159,8 @@ def _existing(admin: Admin, topics: Iterable[str]) -> list[TopicDescription]:
     from keylane.errors import UsageError
     from keylane.telling import did_you_mean
 
-    known = {one.name: one for one in admin.describe_topics()}
     names = list(dict.fromkeys(topics))
+    known = {one.name: one for one in admin.describe_topics(names)}
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known) or "`keylane topics list` shows those that do"

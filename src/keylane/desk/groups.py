@@ -113,11 +113,21 @@ def _by_topic(assignment: Iterable[Partition]) -> dict[str, list[int]]:
     return topics
 
 
+def named_in(selections: Iterable[str]) -> list[str]:
+    """The topics that `--topic TOPIC[:N,N-N]` names."""
+    return [_parts_of(text)[0] for text in selections]
+
+
+def _parts_of(text: str) -> tuple[str, str, str]:
+    """Topic, colon and numbers; the last two are empty for all partitions."""
+    return text.rpartition(":") if ":" in text else (text, "", "")
+
+
 def selected(selections: Iterable[str], counts: Mapping[str, int]) -> list[Partition]:
     """The partitions that `--topic TOPIC[:N,N-N]` names, of topics with so many partitions. Raises `UsageError`."""
     found: dict[Partition, None] = {}
     for text in selections:
-        topic, colon, numbers = text.rpartition(":") if ":" in text else (text, "", "")
+        topic, colon, numbers = _parts_of(text)
         if topic not in counts:
             raise UsageError(f"--topic {text}: there is no topic {topic!r}")
         every = range(counts[topic])
@@ -148,7 +158,7 @@ def committed_by(admin: Admin, group: str, selections: Iterable[str]) -> dict[Pa
     wanted = list(selections)
     if not wanted:
         return committed
-    names = selected(wanted, admin.topics())
+    names = selected(wanted, admin.topics(named_in(wanted)))
     return {name: committed[name] for name in names if name in committed}
 
 

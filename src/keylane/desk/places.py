@@ -9,7 +9,7 @@ from keylane.errors import UsageError
 from keylane.telling import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 
 class Place(NamedTuple):
@@ -38,9 +38,11 @@ def check_topic(topic: str, known: Iterable[str]) -> None:
         raise UsageError(f"the topic {topic!r} does not exist: {hint}")
 
 
-def places(names: Iterable[str], counts: Mapping[str, int]) -> list[Place]:
-    """The records that are named, each once, of topics with so many partitions. Raises `UsageError`."""
+def places(names: Iterable[str], topics: Callable[[Iterable[str]], Mapping[str, int]]) -> list[Place]:
+    """The records that are named, each once; `topics` says how many partitions topics have. Raises `UsageError`, and
+    what `topics` does."""
     found = list(dict.fromkeys(place("record", name) for name in names))
+    counts = topics([one.topic for one in found])
     for one in found:
         check_topic(one.topic, counts)
         if one.partition >= counts[one.topic]:

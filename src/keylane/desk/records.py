@@ -71,7 +71,7 @@ class Found(Logged):
 def look(admin: Admin, kafka: Settings, group: str, names: Iterable[str]) -> list[Found]:
     """The records that are named, each once. Raises `UsageError` for a name that is none, for a topic or partition that
     does not exist, and for a group that does not."""
-    named = places(names, admin.topics())
+    named = places(names, admin.topics)
     committed = committed_by(admin, group, ())
 
     def found(one: Logged) -> Found:
@@ -167,8 +167,7 @@ def asked_of(
     """What `skip-record`, `park-record` and `replay-record` ask of the members of a group. Raises `UsageError` for what
     is no record, or in no partition, for one to be replayed that the log has not, and for a topic of letters that does
     not exist."""
-    counts = admin.topics()
-    named = places(names, counts)
+    named = places(names, admin.topics)
     if do == "replay-record":
         for one in logged(admin, kafka, named):
             check_in_log(one, "replay")
@@ -177,6 +176,6 @@ def asked_of(
         return passing(named)
     if dlq is None:
         raise UsageError("park-record: name the dead-letter topic")
-    check_topic(dlq, counts)
+    check_topic(dlq, admin.topics([dlq]))
     by = f"by {getpass.getuser()}@{socket.gethostname()}"
     return passing(named, dlq, by if reason is None else f"{by}: {reason}")

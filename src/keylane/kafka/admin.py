@@ -16,7 +16,7 @@ import warnings
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # exported untyped
@@ -30,13 +30,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # exported unt
 from keylane.errors import UsageError
 from keylane.kafka import exact
 from keylane.kafka.clients import Consumer
-from keylane.kafka.faults import NO_PARTITION, client_of, error_of
+from keylane.kafka.faults import NO_PARTITION, NOT_ALLOWED, client_of, error_of
 from keylane.kafka.group_descriptions import described_by_admin, described_by_list, no_group, state_name
 from keylane.kafka.logs import matching
 from keylane.kafka.places import SERVERS, are_apart, for_groups, for_records
 from keylane.kafka.questions import LastError, Questions
+from keylane.kafka.questions import RefusedError as RefusedError  # whoever asks has it from here
 from keylane.kafka.settings import CONSUMER_ONLY, MEMBER_DEFAULTS, PRODUCER_ONLY
-from keylane.kafka.topics import described
+from keylane.kafka.topics import check_may_see, described
 from keylane.pipeline import TRACKING_SETTINGS
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from keylane.kafka.topics import TopicDescription
 
 logger = logging.getLogger("keylane.kafka")
+
+T = TypeVar("T")
 
 TIMEOUT_MS = 10_000
 """How long one question waits for its answer: a broker that starts, or elects a leader, is waited for; where other
@@ -97,6 +100,10 @@ class _Offset:
     leader_epoch: int = -1
 
 
+ANY = (("__consumer_offsets", 0),)
+"""A partition to ask a group's coordinator about, which looks first whether the user may use the group."""
+
+
 class Admin:
     """Asks the brokers at `kafka["bootstrap.servers"]`; settings of consumers and producers in the dict are left out.
     What is asked about groups is asked at `offsets.servers`, where there are any.
@@ -129,14 +136,17 @@ class Admin:
 
     # --- topics ---
 
-    def topics(self) -> dict[str, int]:
-        """The partition count of every topic, internal ones included."""
-        known = self._ask("list the topics", lambda timeout_s: self._client.list_topics(timeout=timeout_s)).topics
-        return {name: len(topic.partitions) for name, topic in known.items() if topic.error is None}
+    def topics(self, named: Iterable[str] = ()) -> dict[str, int]:
+        """The partition count of every topic, internal ones included. Raises `RefusedError` for one of `named` of which
+        the broker does not tell this user whether it is there: a list of all topics leaves such ones out."""
+        return {one.name: len(one.partitions) for one in self.describe_topics(named)}
 
-    def describe_topics(self) -> list[TopicDescription]:
-        """Every topic with its partitions, internal ones included, by name."""
+    def describe_topics(self, named: Iterable[str] = ()) -> list[TopicDescription]:
+        """Every topic with its partitions, internal ones included, by name. Raises `RefusedError` as `topics` does."""
         known = self._ask("list the topics", lambda timeout_s: self._client.list_topics(timeout=timeout_s)).topics
+        for topic in dict.fromkeys(named):
+            if topic not in known:
+                self._ask(f"look for the topic {topic!r}", partial(check_may_see, self._client, topic))
         return described(known)
 
     def topic_configs(self, topic: str) -> dict[str, str]:
@@ -317,7 +327,8 @@ class Admin:
         return sorted(found, key=lambda one: one.group)
 
     def describe_group(self, group: str) -> GroupDescription:
-        """State, coordinator and members of a group; `dead`, without members, when it does not exist."""
+        """State, coordinator and members of a group; `dead`, without members, when it does not exist. Raises
+        `RefusedError` where the coordinator does not tell this user."""
         _check_name(group)
         found = self._ask_group(f"describe the group {group!r}", partial(self._list_group, group))
         for one in found:
@@ -325,6 +336,10 @@ class Admin:
                 return described_by_list(one)
         if any(one.group == group and one.protocol == "consumer" for one in self.groups()):
             return self._describe_new_group(group)
+        # A list of groups leaves out those that this user may not see: the coordinator tells.
+        self._ask_coordinator(
+            f"describe the group {group!r}", group, lambda asks, for_s: exact.committed(asks, ANY, for_s)
+        )
         return no_group(group)
 
     def _list_group(self, group: str, timeout_s: float) -> list[Any]:
@@ -354,17 +369,15 @@ class Admin:
         asked = [(topic, one) for topic in wanted for one in range(counts.get(topic, 0))]
         if not asked:
             return {}
-        consumer = self._consumer_of(group)
 
-        def attempt(timeout_s: float) -> list[exact.GroupOffset]:
+        def attempt(consumer: Consumer, timeout_s: float) -> list[exact.GroupOffset]:
             answered = exact.committed(consumer, asked, timeout_s)
             for one in answered:
                 if one.error is not None and one.error.code() not in NO_PARTITION:
                     raise KafkaException(one.error)
             return answered
 
-        answered = self._ask_group(f"read the committed offsets of the group {group!r}", attempt)
-        consumer.poll(0)  # serves its callbacks; it has no subscription, so no record comes
+        answered = self._ask_coordinator(f"read the committed offsets of the group {group!r}", group, attempt)
         found = {
             (one.topic, one.partition): CommittedOffset(one.offset, one.metadata, one.leader_epoch)
             for one in answered
@@ -387,15 +400,13 @@ class Admin:
         wanted = [_Offset(name, offset, texts.get(name, ""), epochs.get(name, -1)) for name, offset in offsets.items()]
         if not wanted:
             return
-        consumer = self._consumer_of(group)
 
-        def attempt(timeout_s: float) -> None:
+        def attempt(consumer: Consumer, timeout_s: float) -> None:
             answered = exact.commit_now(consumer, wanted, timeout_s)
             for error in (one.error for one in answered if one.error is not None):
                 raise KafkaException(error)
 
-        self._ask_group(f"commit offsets of the group {group!r}", attempt)
-        consumer.poll(0)
+        self._ask_coordinator(f"commit offsets of the group {group!r}", group, attempt)
 
     def delete_group(self, group: str) -> None:
         """Delete a group without members, and its offsets. Raises `PeerError` when it has members or is not there."""
@@ -413,15 +424,32 @@ class Admin:
         wanted = list(partitions)
         if not wanted:
             return
-        consumer = self._consumer_of(group)
 
-        def attempt(timeout_s: float) -> None:
+        def attempt(consumer: Consumer, timeout_s: float) -> None:
             answered = exact.delete(consumer, group, wanted, timeout_s)
             for error in (one.error for one in answered if one.error is not None):
                 raise KafkaException(error)
 
-        self._ask_group(f"delete offsets of the group {group!r}", attempt)
-        consumer.poll(0)
+        self._ask_coordinator(f"delete offsets of the group {group!r}", group, attempt)
+
+    def _ask_coordinator(self, what: str, group: str, attempt: Callable[[Consumer, float], T]) -> T:
+        """Ask by a consumer of the group's. One that may not look for its coordinator would wait for it, and tells why
+        as an event of its own."""
+        consumer = self._consumer_of(group)
+
+        def asked(timeout_s: float) -> T:
+            try:
+                return attempt(consumer, timeout_s)
+            except KafkaException as raised:
+                event = consumer.poll(0)
+                error = None if event is None else event.error()
+                if error is None or error.code() not in NOT_ALLOWED:
+                    raise
+                raise KafkaException(error) from raised
+
+        answer = self._ask_group(what, asked)
+        consumer.poll(0)  # serves its callbacks; it has no subscription, so no record comes
+        return answer
 
     def _consumer_of(self, group: str, given: Mapping[str, object] | None = None) -> Consumer:
         """A consumer that asks the group's coordinator and never joins. Kept: only its first answer takes long.
@@ -442,7 +470,7 @@ def _asker(kafka: Mapping[str, object], timeout_ms: int) -> tuple[dict[str, obje
     settings["socket.timeout.ms"] = max(1_000, timeout_ms // 3)
     settings |= {name: value for name, value in kafka.items() if name not in dropped}
     last_error = LastError()
-    settings |= {"error_cb": last_error.remember}
+    settings |= {"error_cb": last_error.remember, "allow.auto.create.topics": False}  # who asks makes no topic
     client = client_of(AdminClient, settings)
     return settings, client, Questions(client, last_error, str(kafka[SERVERS]), timeout_ms / 1000)
 

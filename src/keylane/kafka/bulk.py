@@ -235,7 +235,7 @@ def _spans(reader: Consumer, servers: str, topic: str, partitions: list[int] | N
     """Partition to (start, end) for the partitions that hold anything."""
     logs = Logs(reader, Patience(servers), Faults())
     if partitions is None:
-        known = logs.metadata().get(topic)
+        known = logs.metadata(topic).get(topic)
         if known is None or known.error is not None:
             reason = "it does not exist" if known is None or known.error is None else describe(known.error)
             raise PeerError(f"topic {topic!r} at {servers} cannot be read: {reason}")

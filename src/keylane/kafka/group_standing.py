@@ -49,7 +49,8 @@ class Standing:
 
 def group_standing(admin: Admin, group: str, topics: Iterable[str]) -> tuple[Standing, ...]:
     """The group in all partitions of the topics. Raises `PeerError` for a topic that does not exist."""
-    counts = admin.topics()
+    topics = list(topics)
+    counts = admin.topics(one for one in topics if not one.startswith("^"))
     partitions = []
     for topic in matching(topics, list(counts)):
         if topic not in counts:

@@ -18,9 +18,10 @@ from keylane.errors import BrokerUnavailableError, PeerError, UsageError
 from keylane.kafka.faults import NO_PARTITION, PASSING, describe, error_of
 from keylane.kafka.leaders import learn_leaders
 from keylane.kafka.missing_topics import way_out
+from keylane.kafka.topics import check_may_see
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
 
     from confluent_kafka import KafkaError
 
@@ -166,9 +167,13 @@ class Logs:
         known = self.metadata()
         return [(topic, number) for topic in matching(topics, list(known)) for number in known[topic].partitions]
 
-    def metadata(self) -> dict[str, Any]:
-        """All topics. Raises `BrokerUnavailableError` when no broker answers in time."""
-        return self._known()[0]
+    def metadata(self, topic: str | None = None) -> dict[str, Any]:
+        """All topics; `topic` is one that may be told of by name alone: it raises `PeerError` where this user may not
+        see it. Raises `BrokerUnavailableError` when no broker answers in time."""
+        known = self._known()[0]
+        if topic is not None:
+            self._check_may_see(topic, known)
+        return known
 
     def cluster_id(self) -> str:
         """The cluster's id. Raises `BrokerUnavailableError` when no broker answers in time."""
@@ -200,6 +205,7 @@ class Logs:
         for topic in topics:
             if topic.startswith("^"):
                 continue  # topics that match may be made later
+            self._check_may_see(topic, known)
             if topic not in known or known[topic].error is not None:
                 reason = f" ({describe(known[topic].error)})" if topic in known and known[topic].error else ""
                 raise UsageError(
@@ -211,10 +217,22 @@ class Logs:
             if partition not in found:
                 raise UsageError(f"{option}: {topic!r} has no partition {partition}; it has {len(found)}")
 
+    def _check_may_see(self, topic: str, known: Container[str]) -> None:
+        """Raises `PeerError` where the broker does not tell this user whether a topic is there."""
+        give_up_at = self._patience.give_up_at()
+        is_seen = topic in known
+        while not is_seen:
+            try:
+                check_may_see(self._client, topic, ANSWER_S)
+                is_seen = True
+            except KafkaException as raised:
+                self._patience.ask_again(error_of(raised), give_up_at, f"topic {topic!r} at {self._patience.servers}")
+
     def check_outputs(self, topics: Iterable[str]) -> None:
         """Raises `UsageError` for a topic to produce to that is not there."""
         known = self.metadata()
         for topic in topics:
+            self._check_may_see(topic, known)
             if topic not in known:
                 raise UsageError(
                     f"topic {topic!r}, which the pipeline produces to, does not exist at {self._patience.servers}: "

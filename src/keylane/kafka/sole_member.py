@@ -154,7 +154,7 @@ class SoleMember:
         client of its own: the member's may be asked by the thread that polls it alone."""
         topics = {topic for topic, _ in names}
         try:
-            gone = topics - Admin(self._kafka, timeout_ms=LOOK_MS).topics().keys()
+            gone = topics - Admin(self._kafka, timeout_ms=LOOK_MS).topics(topics).keys()
         except PeerError as error:  # nobody says that it is not there
             logger.warning("group %r: whether topics were deleted is not known: %s", self._group, error)
             return set()
@@ -214,9 +214,12 @@ class SoleMember:
                         on_lost=self._on_revoke,
                     )
                 event = self._consumer.poll(POLL_S)
-                if event is not None and (error := event.error()) is not None and is_fenced(self._consumer, error):
-                    self._join_again()
-                    subscribed = frozenset()
+                if event is not None and (error := event.error()) is not None:
+                    if is_fenced(self._consumer, error):
+                        self._join_again()
+                        subscribed = frozenset()
+                    else:
+                        self._faults.report(error)
                 self._faults.raise_failure()
         except Exception as error:  # told by check
             with self._changed:

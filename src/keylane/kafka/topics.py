@@ -5,8 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from confluent_kafka import KafkaException
+
+from keylane.kafka.faults import NOT_ALLOWED
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from confluent_kafka import Consumer
+    from confluent_kafka.admin import AdminClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,14 @@ class TopicDescription:
     def replication_factor(self) -> int:
         """Of the partition that has the most replicas: while they are moved, that differs."""
         return max((len(one.replicas) for one in self.partitions.values()), default=0)
+
+
+def check_may_see(client: Consumer | AdminClient, topic: str, timeout_s: float) -> None:
+    """Raises `KafkaException` with what a broker says that does not tell this user whether a topic is there. A list of
+    all topics leaves it out, as if it were not there; asked by name, the broker says why."""
+    error = client.list_topics(topic, timeout=timeout_s).topics[topic].error
+    if error is not None and error.code() in NOT_ALLOWED:
+        raise KafkaException(error)
 
 
 def described(topics: Mapping[str, Any]) -> list[TopicDescription]:

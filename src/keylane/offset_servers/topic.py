@@ -71,7 +71,7 @@ def faults(settings: Mapping[str, str], replicas: int, *, is_replicated: bool = 
 
 def prepare(admin: Admin, name: str, partitions: int | None, *, is_replicated: bool) -> LogTopic:
     """The topic as it is, made if it is missing. Raises `UsageError` for one that is not safe, and `PeerError`."""
-    if name not in admin.topics():
+    if name not in admin.topics([name]):
         admin.create_topics(
             {name: partitions or PARTITIONS},
             replication_factor=REPLICAS if is_replicated else 1,

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Self
 
 from keylane.errors import BrokerUnavailableError, PeerError, UsageError
+from keylane.kafka.admin import RefusedError
 from keylane.kafka.keyed_topic import KeyedReader, KeyedWriter
 from keylane.operations.clock import now_ms
 from keylane.operations.commands import MAC, Command, CommandLog, Refusal, done_with, mac_of, named
@@ -48,7 +49,7 @@ class Operator:
         self._group = group
         self._token = token
         self._commands_topic, reports = topics_of_operations(group)
-        topics = admin.topics()
+        topics = admin.topics([reports, *([] if token is None else [self._commands_topic])])
         if reports not in topics:
             raise UsageError(
                 f"the group {group!r} has no topic {reports!r}: its members report with operations=Operations(...) in "
@@ -145,7 +146,10 @@ def note(kafka: Settings, admin: Admin, group: str, asked: Passing | Replay, by:
     """Let the group's log of commands have what an operator has done without its members; returns whether it has. A
     group that was never operated has none. Raises what `Admin` does, and nothing for a log that is refused."""
     _, reports = topics_of_operations(group)
-    if reports not in admin.topics():
+    try:
+        if reports not in admin.topics([reports]):
+            return False
+    except RefusedError:
         return False
     at_ms = now_ms()
     command = Command(secrets.token_hex(8), group, 0, at_ms, by, asked)

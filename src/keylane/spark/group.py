@@ -24,9 +24,11 @@ class Group:
 
     def end_offsets(self) -> dict[tuple[str, int], int]:
         """The log end of every partition. Raises `UsageError` for a topic that does not exist."""
-        known = self._admin.topics()
-        for topic in dict.fromkeys([*self._topics, *(topic for topic, _ in self._assignment)]):
-            if topic not in known and not topic.startswith("^"):
+        named = [one for one in self._topics if not one.startswith("^")]
+        named += [topic for topic, _ in self._assignment]
+        known = self._admin.topics(named)
+        for topic in named:
+            if topic not in known:
                 raise UsageError(f"topic {topic!r} does not exist at {self._servers}: create it, or correct its name")
         subscribed = matching(self._topics, list(known))
         partitions = [(topic, number) for topic in subscribed for number in range(known[topic])]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from keylane.consumer.events import Pause, Resume
 from keylane.desk import records
 from keylane.desk.commands import Order, adjustment, seeking, send
-from keylane.desk.groups import selected
+from keylane.desk.groups import named_in, selected
 from keylane.desk.letters import Queue, Wanted, list_report, redrive_group, show_report
 from keylane.desk.purge import Below, purge
 from keylane.desk.redrive import How, redrive
@@ -77,7 +77,7 @@ class Actions:
             rates = _rates(body.get("rates"))
             most = None if body.get("max_concurrency") is None else _number(body, "max_concurrency")
             return adjustment(most, rates, as_in_pipeline=_flag(body, "as_in_pipeline"))
-        names = tuple(selected(topics, self._admin.topics())) if topics else None
+        names = tuple(selected(topics, self._admin.topics(named_in(topics)))) if topics else None
         if do == "seek":
             if not names:
                 raise UsageError("seek: name the partitions to seek in, as flights:0,3-5")
@@ -131,7 +131,7 @@ class Actions:
         return purge(queue, (), below, execute=_flag(body, "execute")) | {"line": purge_line(body)}
 
     def _queue(self, topic: str) -> Queue:
-        if topic not in self._admin.topics():
+        if topic not in self._admin.topics([topic]):
             raise UsageError(f"the topic {topic!r} does not exist")
         pipeline = next((one for one in self._pipelines if _letters_go_to(one) == topic), None)
         return Queue(topic, redrive_group(topic), self._kafka, self._admin, pipeline)

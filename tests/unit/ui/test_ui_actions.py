@@ -17,7 +17,7 @@ from keylane.ui.actions import Actions, operate_line, purge_line, redrive_line
 class FakeAdmin:
     """Knows topics, and no broker."""
 
-    def topics(self) -> dict[str, int]:
+    def topics(self, _named: object = ()) -> dict[str, int]:
         return {"flights": 4, "flights.dead": 1, "__consumer_offsets": 16}
 
 

@@ -37,12 +37,16 @@ class Subscription:
     """The whole name must match, as in Java's `Pattern.matches`."""
     partitions: tuple[TopicPartition, ...] = ()
 
+    @property
+    def named(self) -> list[str]:
+        """The topics that are named."""
+        return [*self.topics, *{topic for topic, _ in self.partitions}]
+
     def of(self, counts: Mapping[str, int]) -> list[TopicPartition]:
         """The partitions, given each topic's partition count. Raises `UsageError` for a topic that does not exist."""
+        topics = self.named
         if self.pattern is not None:
             topics = [topic for topic in counts if re.fullmatch(self.pattern, topic)]
-        else:
-            topics = [*self.topics, *{topic for topic, _ in self.partitions}]
         for topic in topics:
             if topic not in counts:
                 raise UsageError(f"topic {topic!r} does not exist: create it, or correct its name")

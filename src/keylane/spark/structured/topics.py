@@ -35,7 +35,8 @@ class Topics:
 
     def partitions(self) -> list[TopicPartition]:
         """Those that the query reads now. Raises `UsageError` when a topic that it names does not exist."""
-        return self._options.subscription.of(self._ask(self._admin.topics))
+        subscription = self._options.subscription
+        return subscription.of(self._ask(lambda: self._admin.topics(subscription.named)))
 
     def log_starts(self, partitions: list[TopicPartition]) -> Offsets:
         return self._known(partitions, self._ask(lambda: self._admin.log_starts(partitions)))
