@@ -25,6 +25,7 @@ from keylane.broker.dispatch import (
     decode_request,
     response_frame,
 )
+from keylane.broker.listener import Listener
 from keylane.broker.security import OPEN
 from keylane.broker.sessions import NotAuthenticatedError
 from keylane.errors import PeerError
@@ -42,7 +43,6 @@ logger = logging.getLogger("keylane.broker")
 
 MAX_BYTES_IN_FLIGHT = 64 * 1024 * 1024
 """Request bytes of one connection that may be under way before it is not read from for the while."""
-TLS_HANDSHAKE_TIMEOUT_S = 10.0
 DRAIN_TIMEOUT_S = 5.0
 """How long a stopping broker waits for requests that are under way, and for clients to take their answers."""
 READ_BYTES = 256 * 1024
@@ -175,6 +175,7 @@ class Connection(asyncio.BufferedProtocol):
         self._host, self._peer = address[0], f"{address[0]}:{address[1]}"
         self._relays = self._server.new_relays(Client(self._host, self._session, self.close))
         self._server.connections.add(self)
+        self._server.silent[self] = None
         self.last_active = self._server.loop.time()
         try:
             self._server.limits.enter(self._host)
@@ -256,6 +257,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._must_authenticate:
             self._session.admit(int.from_bytes(frame[:2], "big"))
+        self._server.silent.pop(self, None)
         place = _Answer(len(frame))
         self._answers.append(place)
         self._bytes_in_flight += place.size
@@ -411,40 +413,29 @@ class BrokerServer:
         self.known = KnownRequests(node, apis)
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
+        self.silent: dict[Connection, None] = {}
+        """Those that have not sent a request yet, in the order in which they came."""
         self.read_buffer = memoryview(bytearray(READ_BYTES))
         """Of all connections: what one of them reads is copied out at once."""
         self.waiting: dict[Round, list[_Waiting]] = {}
         """Calls of all connections that wait for a disk, by what they wait for: one wake-up for all of them."""
         self.is_stopping = False
         self._last_left: asyncio.Future[None] | None = None
-        self._server: asyncio.Server | None = None
+        self._listener = Listener(self.loop, lambda: Connection(self), security.tls, self._make_room)
         self._idle_check: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; the address that it got. Raises `OSError` when the port is in use."""
-        tls = self.security.tls
-        self._server = await self.loop.create_server(
-            lambda: Connection(self),
-            host,
-            port,
-            backlog=1_024,
-            ssl=tls,
-            ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S if tls is not None else None,
-        )
-        address: tuple[Any, ...] = self._server.sockets[0].getsockname()
+        address = await self._listener.start(host, port)
         self._check_idle()
-        return address[0], address[1]
+        return address
 
     async def stop(self) -> None:
         """Stop listening, finish what is under way within a bound, and close all connections."""
         self.is_stopping = True
         if self._idle_check is not None:
             self._idle_check.cancel()
-        if self._server is not None:
-            for listener in self._server.sockets:
-                self.loop.remove_reader(listener.fileno())
-            await asyncio.sleep(0)  # what was accepted is a connection then: asyncio leaves it behind after a close
-            self._server.close()
+        self._listener.stop()
         try:
             async with asyncio.timeout(DRAIN_TIMEOUT_S):
                 await asyncio.gather(*(connection.drain() for connection in self.connections))
@@ -463,8 +454,18 @@ class BrokerServer:
     def left(self, connection: Connection) -> None:
         """A connection is lost."""
         self.connections.discard(connection)
+        self.silent.pop(connection, None)
+        self._listener.left()
         if not self.connections and self._last_left is not None and not self._last_left.done():
             self._last_left.set_result(None)
+
+    def _make_room(self) -> bool:
+        """End the oldest connection of those that never sent a request; False without one."""
+        oldest = next(iter(self.silent), None)
+        if oldest is not None:
+            del self.silent[oldest]
+            oldest.abort()
+        return oldest is not None
 
     def wait(self, durable: Round, call: _Waiting) -> None:
         """Go on with this call when the round is over."""

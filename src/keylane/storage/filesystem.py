@@ -34,8 +34,11 @@ SECTOR_BYTES = 512
 
 logger = logging.getLogger("keylane.storage")
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""The disk is full, or the user's share of it is, or the file is as large as the process may make one."""
+NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
+"""The process, or the machine, has as many files open as it may."""
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG}) | NO_DESCRIPTOR
+"""The disk is full, or the user's share of it is, or the file is as large as the process may make one, or no file can
+be opened: nothing was written, and the next write may find room."""
 TOLD_EVERY_S = 60.0
 """A disk that stays full is told of again, with a count, after this time."""
 
@@ -145,8 +148,8 @@ FILL_BYTES = 1024 * 1024
 
 
 class FullDisk:
-    """Tells of a disk without room: the first write that is refused with its path and sizes, and then their number, a
-    line a minute at most.
+    """Tells of a disk without room, or files that cannot be opened: the first write that is refused with its path and
+    sizes, and then their number, a line a minute at most.
 
     Thread safety: any thread.
     """
@@ -171,7 +174,11 @@ class FullDisk:
 
     def refuse(self, path: str, size: int, error: OSError) -> DiskFullError:
         """What to raise for a write of so many bytes."""
-        self._tell(f"{path}: {error.strerror}: no room for {size} bytes more ({_room_at(path)})")
+        if error.errno in NO_DESCRIPTOR:
+            most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            self._tell(f"{path}: {error.strerror}: it cannot be opened (the process may have {most} files open)")
+        else:
+            self._tell(f"{path}: {error.strerror}: no room for {size} bytes more ({_room_at(path)})")
         return DiskFullError(error.errno, error.strerror, path)
 
     def _tell(self, what: str) -> None:
@@ -291,20 +298,24 @@ class OsFileSystem:
         return Path(path).read_bytes()
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        temporary = path + TEMPORARY_SUFFIX
-        with self._full_disk.watch(temporary, len(data)):
-            try:
-                # Unbuffered: a buffer would be written once more when the file is closed.
-                with Path(temporary).open("wb", buffering=0) as file:
-                    left = memoryview(data)
-                    while left:
-                        left = left[file.write(left) :]
-                    self._sync_fd(file.fileno())
-                Path(temporary).rename(path)
-            except OSError:
-                Path(temporary).unlink(missing_ok=True)  # whatever it was, nothing of it counts; and it takes room
-                raise
-        self.sync_dir(str(Path(path).parent))
+        temporary, folder = path + TEMPORARY_SUFFIX, str(Path(path).parent)
+        with self._opened_folder(folder) as folder_fd:
+            with self._full_disk.watch(temporary, len(data)):
+                self._replace(path, temporary, data)
+            self._sync_fd(folder_fd)
+
+    def _replace(self, path: str, temporary: str, data: bytes) -> None:
+        try:
+            # Unbuffered: a buffer would be written once more when the file is closed.
+            with Path(temporary).open("wb", buffering=0) as file:
+                left = memoryview(data)
+                while left:
+                    left = left[file.write(left) :]
+                self._sync_fd(file.fileno())
+            Path(temporary).rename(path)
+        except OSError:
+            Path(temporary).unlink(missing_ok=True)  # whatever it was, nothing of it counts; and it takes room
+            raise
 
     def _sync_fd(self, fd: int) -> None:
         os.fsync(fd)
@@ -333,9 +344,16 @@ class OsFileSystem:
         shutil.rmtree(path)
 
     def sync_dir(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with self._opened_folder(path) as fd:
+            self._sync_fd(fd)
+
+    @contextmanager
+    def _opened_folder(self, path: str) -> Iterator[int]:
+        """Its descriptor. Opened before anything is changed in it: without one nothing is."""
+        with self._full_disk.watch(path):
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
+            yield fd
         finally:
             os.close(fd)
 

@@ -124,7 +124,7 @@ class _Writer:
             self._next.close()
             if self._filesystem.exists(self._next.path):
                 self._filesystem.remove(self._next.path)
-            self._filesystem.sync_dir(self._folder)
+                self._filesystem.sync_dir(self._folder)
             self._next = None
         segment, size = self.synced
         file = segment.open(self._filesystem)

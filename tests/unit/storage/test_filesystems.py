@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 from typing import TYPE_CHECKING
 
 import pytest
@@ -200,3 +201,25 @@ def test_only_want_of_room_is_a_full_disk(number: int, tmp_path: Path) -> None:
     with pytest.raises(OSError, match="broken") as other, disk.watch(str(tmp_path / "file"), 1):
         raise OSError(errno.EIO, "broken")
     assert not isinstance(other.value, DiskFullError)
+
+
+def test_a_process_without_descriptors_has_no_room_for_now(tmp_path: Path) -> None:
+    """Nothing was changed then, and the next try may succeed."""
+    filesystem, file = OsFileSystem(), str(tmp_path / "file")
+    filesystem.write_atomic(file, b"before")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        for change in (
+            lambda: filesystem.open_append(str(tmp_path / "new")),
+            lambda: filesystem.write_atomic(file, b"after"),
+            lambda: filesystem.sync_dir(str(tmp_path)),
+        ):
+            with pytest.raises(DiskFullError, match="Too many open files"):
+                change()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert filesystem.listdir(str(tmp_path)) == ["file"]
+    assert filesystem.read(file) == b"before"
+    filesystem.write_atomic(file, b"after")
+    assert filesystem.read(file) == b"after"
