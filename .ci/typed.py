@@ -18,9 +18,21 @@ async def score(record: kl.Record, context: kl.Context) -> kl.Output:
     return kl.Output("scored", key=record.key, value=record.value)
 
 
+def charge(record: kl.DecodedRecord[str, dict[str, int]], context: kl.Context[int]) -> None:
+    assert_type(record.key, str)
+    assert_type(record.value, dict[str, int])
+    assert_type(context.resource, int)
+
+
+def three(record: kl.Record, context: kl.Context, more: int) -> None:
+    """A handler has one argument, or two."""
+
+
 calls = http.Calls(request=lambda record: http.Request("GET", f"http://127.0.0.1/{record.offset}"))
 kl.Pipeline(kafka={}, topics=["orders"], handler=calls, resource=calls.pool)
 kl.Pipeline(kafka={}, topics=["orders"], handler=score, ordering="keys")  # type: ignore  # wrong on purpose
+kl.Pipeline(kafka={}, topics=["orders"], handler=charge)
+kl.Pipeline(kafka={}, topics=["orders"], handler=three)  # type: ignore  # wrong on purpose
 kl.Retries(max_attempts="5")  # type: ignore  # wrong on purpose
 
 

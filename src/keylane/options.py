@@ -17,7 +17,7 @@ from keylane.telling import kind_of, with_named_options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keylane.records import Record
+    from keylane.records import Context, Record
 
 Ordering = Literal["key", "partition", "unordered"]
 Traversal = Literal["fair", "depth_first"]
@@ -294,7 +294,7 @@ class Flow:
     Raises `UsageError` for any value that cannot work.
     """
 
-    handler: Callable[..., Any]
+    handler: Callable[[Any], Any] | Callable[[Any, Context[Any]], Any]
     """One or two positional arguments (record, context). A coroutine function runs on asyncio, another one in threads.
     Returns None, an `Output`, or a list of them."""
     resource: Callable[[], Any] | None = None
@@ -424,13 +424,17 @@ def is_coroutine_function(function: Callable[..., Any]) -> bool:
 
 
 def takes_context(handler: Callable[..., Any]) -> bool:
-    """Whether the handler takes (record, context) rather than (record)."""
+    """Whether the handler takes (record, context) rather than (record). A second argument with a default of its own
+    keeps it, unless it is named `context`."""
     try:
         parameters = inspect.signature(handler).parameters.values()
     except (TypeError, ValueError):  # built-ins without a signature take the record alone
         return False
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return len([p for p in parameters if p.kind in kinds]) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    second = next(iter([p for p in parameters if p.kind in kinds][1:]), None)
+    if second is None:
+        return any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    return second.default is second.empty or second.name == "context"
 
 
 def _check_handler(handler: Any) -> None:

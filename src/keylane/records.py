@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from keylane.errors import OutputTypeError
 from keylane.telling import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from typing_extensions import TypeVar
+
+    K = TypeVar("K", default=Any)
+    V = TypeVar("V", default=Any)
+    R = TypeVar("R", default=Any)
+else:
+    from typing import TypeVar
+
+    K, V, R = TypeVar("K"), TypeVar("V"), TypeVar("R")
 
 
 class Message(Protocol):
@@ -157,26 +167,26 @@ class RecordView(Record):
         return made
 
 
-class DecodedRecord(Record):
-    """A record whose key and value are what the pipeline's deserializers made of them."""
+class DecodedRecord(Record, Generic[K, V]):
+    """A record whose key and value are what the pipeline's deserializers made of them: `DecodedRecord[str, Order]`."""
 
     __slots__ = ("_key", "_value")
 
-    _key: Any
-    _value: Any
+    _key: K
+    _value: V
 
     @classmethod
-    def of(cls, record: Record, key: Any, value: Any) -> DecodedRecord:
+    def of(cls, record: Record, key: K, value: V) -> DecodedRecord[K, V]:
         made = cls(record._message)  # noqa: SLF001 - a record of ours
         made._key, made._value = key, value
         return made
 
     @property
-    def key(self) -> Any:
+    def key(self) -> K:  # type: ignore[override] # what the deserializer makes
         return self._key
 
     @property
-    def value(self) -> Any:
+    def value(self) -> V:  # type: ignore[override]
         return self._value
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -296,10 +306,10 @@ class Returned:
 
 
 @dataclass(slots=True)
-class Context:
-    """What a handler may know beside its record."""
+class Context(Generic[R]):
+    """What a handler may know beside its record. `Context[Session]` has a resource of that type."""
 
-    resource: Any = None
+    resource: R = None  # type: ignore[assignment] # without one its type is None
     """What the pipeline's `resource` yielded in this worker process; None without one."""
     attempt: int = 1
     """1 for the first try of this record since it was assigned."""

@@ -8,6 +8,7 @@ import cloudpickle
 import pytest
 
 import keylane as kl
+from keylane.options import takes_context
 from keylane.pipeline import duration_ms
 from keylane.records import PlainMessage
 
@@ -272,3 +273,17 @@ def test_what_offsets_kept_elsewhere_cannot_have(changes: dict[str, Any], text: 
 def test_what_identities_of_rows_have_is_refused_for_pipelines(options: dict[str, Any], text: str) -> None:
     with pytest.raises(kl.UsageError, match=text):
         pipeline(delivery=kl.ExactlyOnce("file.db", **options))
+
+
+@pytest.mark.parametrize(
+    ("handler", "expected"),
+    [
+        (lambda _: None, False),
+        (lambda _record, _context: None, True),
+        (lambda _record, _verbose=False: None, False),
+        (lambda _record, context=None: context, True),
+        (lambda *arguments: arguments, True),
+    ],
+)
+def test_a_second_argument_is_the_context_unless_it_has_a_default_of_its_own(handler: Any, expected: bool) -> None:
+    assert takes_context(handler) is expected

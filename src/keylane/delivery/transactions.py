@@ -112,7 +112,8 @@ class Transactions:
         self.store = checked_store(flow)
         self._user_resource = flow.resource
         self.resource = self._async_resource if flow.is_async else self._resource
-        handler, takes = flow.handler, takes_context(flow.handler)
+        handler: Handler = flow.handler
+        takes = takes_context(handler)
         kind = _AsyncCalls if flow.is_async else _Calls
         calls = kind(self, keeping, lambda what, context: handler(what, context) if takes else handler(what))
         self.handler: Handler = calls.of_batch if flow.batch is not None else calls.of_one
