@@ -28,6 +28,7 @@ from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot, Snapshot
 from keylane.consumer.streams import Stream
 from keylane.consumer.work import Work
 from keylane.errors import PeerError, UsageError
+from keylane.flow.failures import log_end
 from keylane.kafka.admin import Admin
 from keylane.kafka.consumer import KafkaConsumer
 from keylane.kafka.logs import matching
@@ -148,6 +149,7 @@ class ParallelConsumer:
             self._report_progress()
         except Exception as error:
             self._failure = error
+            log_end(f"the consumer of group {self._pipeline.group_id!r}", error)
             raise
         finally:
             if self._agent is not None:

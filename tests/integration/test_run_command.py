@@ -90,7 +90,7 @@ def test_available_now_ends_at_lag_0_and_a_second_run_has_nothing_to_do(write: A
 
 def test_json_has_progress_and_a_summary_that_the_broker_confirms(write: Any, broker: BrokerProcess) -> None:
     path = write("await asyncio.sleep(0.2)")
-    done = run(path, "--available-now", "--json")
+    done = run(path, "--available-now", "--json", "--progress-interval", "0.5")
     assert done.returncode == 0, done.stderr
     *progress, summary = [json.loads(line) for line in done.stdout.splitlines()]
     assert progress
@@ -114,7 +114,9 @@ def test_metrics_are_served_while_it_runs(write: Any, broker: BrokerProcess) -> 
         [*RUN, path.name, "--metrics-port", "0"], cwd=path.parent, stdout=subprocess.PIPE, text=True
     ) as running:
         assert running.stdout is not None
-        [url] = re.findall(r"^metrics at (http://127\.0\.0\.1:\d+/metrics)$", running.stdout.readline(), re.MULTILINE)
+        [url] = re.findall(
+            r"^[-0-9]+ [:0-9]+ metrics at (http://127\.0\.0\.1:\d+/metrics)$", running.stdout.readline(), re.MULTILINE
+        )
         label = f'{{group="{path.parent.name}"}}'
         until(lambda: f"keylane_processed_total{label} {RECORDS}.0\n" in scrape(url), "all are through and counted")
         page = scrape(url)
@@ -133,13 +135,13 @@ def scrape(url: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "code"), [([], 0), (["--available-now"], 130), pytest.param(IN_A_POD, 0, id="in a pod")]
 )
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_drains_commits_and_says_where(
     write: Any, arguments: list[str], code: int, number: signal.Signals
 ) -> None:
     path = write("await asyncio.sleep(0.5)")
     with Started(
-        [*RUN, path.name, "--json", *arguments],
+        [*RUN, path.name, "--json", "--progress-interval", "0.5", *arguments],
         cwd=path.parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -167,7 +169,9 @@ def test_a_handler_that_raises_stops_with_its_line_and_the_record(write: Any) ->
     done = run(write("raise ValueError('no good')"))
     assert done.returncode == 1
     first, *_, last = done.stderr.splitlines()
-    assert first.startswith("keylane.failures: WARNING: ValueError in handle (mine.py:6): the first one, at orders-")
+    assert re.match(
+        r"[-0-9]+ [:,0-9]+ WARNING keylane.failures: ValueError in handle \(mine.py:6\): the first one, at", first
+    )
     assert last.startswith("keylane: error: mine.py:6: orders-")
     assert "ValueError: no good; failed 2 attempts" in last
 
@@ -209,3 +213,66 @@ def test_a_store_whose_package_is_missing_is_wrong_usage(write: Any, missing: st
     assert line.startswith("keylane: error: PostgresStore needs psycopg (")
     assert line.endswith("pip install 'keylane[postgres]'")
     assert "MARKER" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("output", ["full", "closed", "no reader", "ASCII"])
+def test_an_output_that_takes_nothing_does_not_stop_the_work(write: Any, broker: BrokerProcess, output: str) -> None:
+    path = write("await asyncio.sleep(0.1)")
+    command = [*RUN, path.name, "--available-now", "--progress-interval", "0.1"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"} if output == "ASCII" else None
+    close = (lambda: os.close(1)) if output == "closed" else None
+    reader, writer = os.pipe()
+    if output == "no reader":
+        os.close(reader)
+    try:
+        with Path("/dev/full").open("wb") as full:
+            to = {"full": full, "no reader": writer}.get(output, subprocess.DEVNULL)
+            done = subprocess.run(
+                command,
+                cwd=path.parent,
+                stdout=to,
+                stderr=subprocess.PIPE,
+                env=environment,
+                preexec_fn=close,
+                check=False,
+            )
+    finally:
+        os.close(writer)
+        if output != "no reader":
+            os.close(reader)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(b"nothing more is written to standard output, the work goes on") == (
+        output in {"full", "no reader"}
+    )
+    committed = Admin({"bootstrap.servers": broker.bootstrap}).committed_offsets(path.parent.name)
+    assert sum(one.offset for one in committed.values()) == RECORDS
+
+
+def test_a_command_whose_answer_cannot_be_written_fails_in_one_line(broker: BrokerProcess) -> None:
+    command = [*RUN[:-1], "topics", "list", "--bootstrap-server", broker.bootstrap]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (1, b"keylane: error: standard output: No space left on device\n")
+
+
+LOGGING = """
+import logging, sys
+class Kept(logging.Handler):
+    def emit(self, record):
+        with open("kept", "a") as file:
+            file.write(f"{record.levelname} {record.name} {record.exc_info is not None}\\n")
+logging.basicConfig(handlers=[Kept()], level=logging.INFO)
+"""
+
+
+@pytest.mark.parametrize("rule", ["kl.Halt()", "kl.Skip()"])
+def test_the_applications_own_logging_gets_keylanes_lines(write: Any, rule: str) -> None:
+    path = write("raise ValueError('no good')", more=f"on_exhausted={rule}")
+    path.write_text(LOGGING + path.read_text())
+    done = run(path, "--available-now")
+    kept = (path.parent / "kept").read_text().splitlines()
+    assert "WARNING keylane.failures False" in kept
+    is_halted = rule == "kl.Halt()"
+    assert kept.count("ERROR keylane.failures True") == is_halted, "the end of a run, with its exception"
+    assert done.returncode == is_halted
+    assert done.stderr.count("Traceback") == 0, "the command's own last line says it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from datetime import UTC, datetime
 
@@ -32,6 +33,17 @@ def assignment(text: str) -> tuple[str, str]:
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"{text!r}: give NAME=VALUE")
     return name, value
+
+
+def seconds(text: str) -> float:
+    """A time of more than 0 seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number of seconds above 0")
+    return value
 
 
 def milliseconds(option: str, text: str) -> int:

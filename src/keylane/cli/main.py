@@ -8,15 +8,16 @@ Spark, Kafka clients or progress bars.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
-import logging
-import os
 import re
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from keylane.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE
+from keylane.cli.logs import log_to_stderr
+from keylane.cli.streams import prepare_streams, send_nowhere
 from keylane.errors import ERROR_PREFIX, InternalError, KeylaneError, UsageError
 from keylane.telling import did_you_mean
 from keylane.version import __version__
@@ -57,6 +58,7 @@ examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (argparse's exit after --help and --version excepted)."""
+    prepare_streams()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
         parser = build_parser(arguments)
@@ -64,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.print_help()
             return 0
         args = parser.parse_args(arguments)
-        _log_to_stderr(verbose=args.verbose)
+        log_to_stderr(verbose=args.verbose)
         run: Callable[[argparse.Namespace], int] = args.func
         code = run(args)
         sys.stdout.flush()
@@ -73,7 +75,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's last flush fails again
+        send_nowhere(sys.stdout)
+        return EXIT_FAILURE
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        send_nowhere(sys.stdout)
+        print(f"{ERROR_PREFIX}standard output: {error.strerror}", file=sys.stderr)
         return EXIT_FAILURE
     except Exception:
         traceback.print_exc()
@@ -145,28 +153,3 @@ def report(error: KeylaneError) -> int:
         text = f"{text} (a defect of keylane; please report it)"
     print(f"{ERROR_PREFIX}{text}", file=sys.stderr)
     return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
-
-
-class _StderrHandler(logging.StreamHandler[TextIO]):
-    """Writes to what `sys.stderr` is at the moment, which a progress bar replaces while it is shown."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.stream = sys.stderr
-        super().emit(record)
-
-
-LIBRDKAFKA_LINE = "%s [%s] %s"
-"""The form in which confluent-kafka logs librdkafka's own lines: one a failed attempt to connect, ten a second. What
-they mean for a run is logged by keylane, once."""
-
-
-def _log_to_stderr(*, verbose: bool) -> None:
-    level = logging.INFO if verbose else logging.WARNING
-    handler = _StderrHandler()
-    if not verbose:
-        handler.addFilter(lambda record: record.msg != LIBRDKAFKA_LINE)
-    handler.setFormatter(logging.Formatter("%(name)s: %(levelname)s: %(message)s"))
-    logger = logging.getLogger("keylane")
-    logger.handlers[:] = [handler]
-    logger.setLevel(level)
-    logger.propagate = False

@@ -1,11 +1,19 @@
-"""Progress in a terminal (bars that stay up to date) and elsewhere (plain lines, at most one a second)."""
+"""Progress in a terminal (bars that stay up to date) and elsewhere (plain lines, one each interval and at a change).
+
+A line of progress is not the work: where the output is full, closed, or read by nobody any more, the work goes on.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 from contextlib import contextmanager
+from datetime import datetime
 from time import monotonic
 from typing import TYPE_CHECKING, TextIO
+
+from keylane.cli.streams import send_nowhere
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,28 +24,53 @@ if TYPE_CHECKING:
 
     from keylane.demo.progress import Progress, Step
 
+logger = logging.getLogger("keylane.cli")
+
 PLAIN_INTERVAL_S = 1.0
-"""Between two plain lines of one step: enough to see life, little enough for a log."""
+"""Between two plain lines of one step: enough to see life of what ends soon."""
 
 
-def progress_on(stream: TextIO) -> Progress:
-    """Bars when the stream is a terminal that can show them, else plain lines."""
+def progress_on(stream: TextIO, interval_s: float = PLAIN_INTERVAL_S, *, has_times: bool = False) -> Progress:
+    """Bars when the stream is a terminal that can show them, else plain lines, with their times if these are wanted."""
     if stream.isatty() and os.environ.get("TERM") != "dumb":
         from rich.console import Console
 
         return BarProgress(Console(file=stream))
-    return PlainProgress(stream)
+    return PlainProgress(stream, interval_s, has_times=has_times)
+
+
+class PatientStream:
+    """Writes whole lines to a stream until that fails; from then on they go nowhere. Thread safety: any thread."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._has_failed = False
+
+    def write_line(self, line: str) -> None:
+        with self._lock:
+            if self._has_failed:
+                return
+            try:
+                self._stream.write(line + "\n")
+                self._stream.flush()
+            except (OSError, ValueError) as error:  # full, no reader any more; closed
+                self._has_failed = True
+                send_nowhere(self._stream)
+                logger.warning("nothing more is written to standard output, the work goes on: %s", error)
 
 
 class PlainProgress:
     """Lines without control characters, each flushed: for logs, pipes and CI."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO, interval_s: float = PLAIN_INTERVAL_S, *, has_times: bool = False) -> None:
+        self._stream = PatientStream(stream)
+        self._has_times = has_times
+        self.interval_s = interval_s
 
     def say(self, line: str) -> None:
-        self._stream.write(line + "\n")
-        self._stream.flush()
+        at = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S} " if self._has_times else ""
+        self._stream.write_line(at + line)
 
     @contextmanager
     def step(self, title: str, total: int | None = None) -> Iterator[Step]:
@@ -53,10 +86,10 @@ class _PlainStep:
         self._started = self._last = monotonic()
         self._end_note = ""
 
-    def update(self, done: int, note: str = "", total: int | None = None) -> None:
+    def update(self, done: int, note: str = "", total: int | None = None, *, is_news: bool = False) -> None:
         self._total = total if total is not None else self._total
         now = monotonic()
-        if now - self._last < PLAIN_INTERVAL_S:
+        if now - self._last < self._progress.interval_s and not is_news:
             return
         self._last = now
         count = f"{done:,} of {self._total:,}" if self._total is not None else (f"{done:,}" if done else "")
@@ -100,7 +133,7 @@ class _BarStep:
         self._started = monotonic()
         self._end_note = ""
 
-    def update(self, done: int, note: str = "", total: int | None = None) -> None:
+    def update(self, done: int, note: str = "", total: int | None = None, *, is_news: bool = False) -> None:  # noqa: ARG002 - a bar is always up to date
         self._bars.update(self._task, total=total, completed=done, note=note)
 
     def end_note(self, note: str) -> None:

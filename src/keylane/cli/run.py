@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from keylane.cli.arguments import assignment, spark_master
+from keylane.cli.arguments import assignment, seconds, spark_master
 from keylane.cli.asking import add_offsets_servers, offsets_servers_of
 from keylane.cli.exits import EXIT_INTERRUPTED
 from keylane.desk import TOKEN_VARIABLE
@@ -25,6 +25,7 @@ from keylane.desk import TOKEN_VARIABLE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from keylane.cli.progress import PatientStream
     from keylane.consumer.health import Health
     from keylane.consumer.snapshot import Snapshot
     from keylane.demo.progress import Progress
@@ -42,7 +43,7 @@ EPILOG = """\
 examples:
   keylane run orders.py                              until Ctrl-C, in this process
   keylane run orders.py:scoring --available-now      one of several pipelines, until what is there is done
-  keylane run orders.py --json | jq .lag             a JSON object a second
+  keylane run orders.py --json | jq .lag             a JSON object at a change, and one each minute
   keylane run orders.py --metrics-port 9100          with metrics at http://127.0.0.1:9100/metrics
   keylane run orders.py --health-port 8080           with /healthz and /readyz for the probes of Kubernetes
   keylane run orders.py --operate                    for `keylane operate`, which shows and changes what it does
@@ -50,7 +51,8 @@ examples:
 """
 
 SHOW_INTERVAL_S = 0.25
-JSON_INTERVAL_S = 1.0
+PROGRESS_INTERVAL_S = 60
+"""Between two lines where no terminal shows them, but for changes: little enough for a log that is kept."""
 RATE_WINDOW_S = 2.0
 """The shown rate is over this long."""
 
@@ -83,7 +85,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--lanes", type=int, metavar="N", help="Spark lanes (default: as many as leave one task slot free)")
     add("--conf", type=assignment, action="append", default=[], metavar="NAME=VALUE", help="a setting for Spark")
     add("--available-now", action="store_true", help="end when what is in the topics now is done")
-    add("--json", action="store_true", help="a JSON object a second, and a last one, on standard output")
+    add("--json", action="store_true", help="JSON objects in place of lines, and a last one, on standard output")
+    add(
+        "--progress-interval",
+        type=seconds,
+        default=PROGRESS_INTERVAL_S,
+        metavar="S",
+        help="seconds between two lines (60), beside those at a change; a terminal is always up to date",
+    )
     add("--metrics-port", type=int, metavar="N", help="serve /metrics for Prometheus there (0: a free port)")
     add("--metrics-host", default="127.0.0.1", metavar="HOST", help="… on this address (127.0.0.1; 0.0.0.0 for all)")
     add("--health-port", type=int, metavar="N", help="serve /healthz and /readyz for probes there, on all addresses")
@@ -101,8 +110,9 @@ class Running(Protocol):
 
 def run(args: argparse.Namespace) -> int:
     """Run it; returns the exit code."""
+    from keylane.cli.logs import leave_to_application
     from keylane.cli.pipeline_file import load_pipeline, place_in, place_in_notes
-    from keylane.cli.progress import progress_on
+    from keylane.cli.progress import PatientStream, progress_on
     from keylane.cli.signals import stopping
     from keylane.demo.options import check_local_slots
     from keylane.demo.stop import StopRequest
@@ -115,12 +125,14 @@ def run(args: argparse.Namespace) -> int:
     if args.spark is not None:
         check_local_slots(args.spark, args.lanes, "--spark")
     path, pipeline = load_pipeline(args.file)
+    leave_to_application(verbose=args.verbose)
     pipeline = replace(pipeline, kafka={**pipeline.kafka, **offsets_servers_of(args)})
     if args.operate and pipeline.operations is None:
         pipeline = replace(pipeline, operations=Operations(token=os.environ.get(TOKEN_VARIABLE) or None))
     stop = StopRequest()
-    progress = progress_on(sys.stderr if args.json else sys.stdout)
-    watch = Watch(progress, as_json=args.json, has_end=args.available_now)
+    progress = progress_on(sys.stderr if args.json else sys.stdout, args.progress_interval, has_times=True)
+    lines = PatientStream(sys.stdout) if args.json else None
+    watch = Watch(progress, lines, args.progress_interval, has_end=args.available_now)
     with stopping(stop):
         try:
             if args.spark is None:
@@ -211,10 +223,19 @@ def _what(pipeline: Pipeline) -> str:
 class Watch:
     """Looks at a running pipeline from a thread of its own and tells people, or machines, what it sees."""
 
-    def __init__(self, progress: Progress, *, as_json: bool, has_end: bool = False) -> None:
+    def __init__(
+        self,
+        progress: Progress,
+        lines: PatientStream | None = None,
+        interval_s: float = PROGRESS_INTERVAL_S,
+        *,
+        has_end: bool = False,
+    ) -> None:
+        """`lines`: where JSON goes, if it is wanted."""
         self.progress = progress
         self._has_end = has_end
-        self._as_json = as_json
+        self._lines = lines
+        self._interval_s = interval_s
         self._started = time.monotonic()
         self._last: Snapshot | None = None
 
@@ -245,7 +266,7 @@ class Watch:
         there = admin.topics()
         read = matching(pipeline.reads, list(there))
         standing = group_standing(admin, pipeline.group_id, [topic for topic in read if topic in there])
-        if self._as_json:
+        if self._lines is not None:
             left = {"lag": sum(one.lag for one in standing), "remaining": sum(one.remaining for one in standing)}
             partitions = [asdict(one) | {"lag": one.lag} for one in standing]
             self._print_json("summary", snapshot, seconds, stopped=stopped, **left, partitions=partitions)
@@ -258,6 +279,7 @@ class Watch:
     def _watch(self, running: Running, update: Callable[..., None], ended: threading.Event) -> None:
         history: list[tuple[float, int]] = []
         printed = time.monotonic()
+        state: tuple[object, ...] | None = None
         while not ended.wait(SHOW_INTERVAL_S):
             now, snapshot = time.monotonic(), running.snapshot()
             done = completed(snapshot)
@@ -265,14 +287,17 @@ class Watch:
             while now - history[0][0] > RATE_WINDOW_S:
                 del history[0]
             total = done + (snapshot.remaining or 0) if self._has_end else None
-            update(done, note_of(snapshot, _rate(history)), total)
-            if self._as_json and now - printed >= JSON_INTERVAL_S:
+            before, state = state, state_of(snapshot)
+            is_news = before is not None and state != before
+            update(done, note_of(snapshot, _rate(history)), total, is_news=is_news)
+            if is_news or now - printed >= self._interval_s:
                 printed = now
                 self._print_json("progress", snapshot, now - self._started)
 
     def _print_json(self, event: str, snapshot: Snapshot, seconds: float, **more: Any) -> None:
-        first = {"event": event, "seconds": round(seconds, 3)}
-        print(json.dumps(first | snapshot.to_dict() | more), flush=True)
+        if self._lines is not None:
+            first = {"event": event, "seconds": round(seconds, 3)}
+            self._lines.write_line(json.dumps(first | snapshot.to_dict() | more))
 
 
 def _rate(history: list[tuple[float, int]]) -> float:
@@ -283,6 +308,15 @@ def _rate(history: list[tuple[float, int]]) -> float:
 def completed(snapshot: Snapshot) -> int:
     """Records that are through, one way or another."""
     return snapshot.processed + snapshot.dead_lettered + snapshot.skipped
+
+
+def state_of(snapshot: Snapshot) -> tuple[object, ...]:
+    """What is worth a line when it changes: whether anything runs, which kinds of trouble there were, which services
+    are down, how many partitions there are, and whether all waits for something."""
+    is_idle = not snapshot.in_flight and not snapshot.buffered
+    troubles = tuple(what for what, _ in _troubles(snapshot))
+    down = tuple(one.target for one in snapshot.breakers)
+    return is_idle, troubles, down, len(snapshot.partitions), snapshot.waits is not None
 
 
 def note_of(snapshot: Snapshot, rate: float) -> str:

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 class Step(Protocol):
     """One step under way."""
 
-    def update(self, done: int, note: str = "", total: int | None = None) -> None:
+    def update(self, done: int, note: str = "", total: int | None = None, *, is_news: bool = False) -> None:
         """How much of the total is done, and what else is worth knowing now. Any thread. `total` when it is not what
-        it was."""
+        it was; `is_news`: say it at once, also where lines are rare."""
 
     def end_note(self, note: str) -> None:
         """What to say when the step has ended."""

@@ -42,6 +42,12 @@ _FRAMES = 12
 _CAUSES = 3
 
 
+def log_end(what: str, error: BaseException) -> None:
+    """The one ERROR line of a run that failed, with the exception for who reports these (Sentry, say). The command line
+    leaves it out: its last line says the same."""
+    logger.error("%s ended: %s", what, type(error).__name__, exc_info=error, extra={"is_end_of_run": True})
+
+
 @dataclass(frozen=True, slots=True)
 class FailureKind:
     """Failed attempts of one kind."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from keylane.consumer.health import ANSWER_WITHIN_S, Health
 from keylane.errors import InternalError, KeylaneError, PeerError, SessionEndedError, UsageError
+from keylane.flow.failures import log_end
 from keylane.kafka.membership import Seek
 from keylane.spark.channel import Answered, Arrived, Ask, Departed, DriverEnd, DriverSocket, Reported, SocketEvent
 from keylane.spark.controls import Controls, Done, Send
@@ -216,6 +217,8 @@ class Supervisor:
                 if isinstance(self._error, SessionEndedError) and self._stop_requested.is_set():
                     logger.info("the session ended before its lanes were stopped: %s", self._error)
                     self._error = None
+                if self._error is not None:
+                    log_end(f"the query of group {self._plan.query.group!r}", self._error)
                 self._publisher.publish_end(self._error)
                 self._end_calls()
                 try:

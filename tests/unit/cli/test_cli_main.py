@@ -153,7 +153,7 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
         "print(code, [name for name in sys.modules if name.startswith('keylane.')], 'asyncio' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    imported = ["errors", "version", "cli", "cli.exits", "cli.main", "telling"]
+    imported = ["errors", "version", "cli", "cli.exits", "cli.logs", "cli.main", "cli.streams", "telling"]
     last = done.stdout.splitlines()[-1]
     assert all(f"\n    {command} " in done.stdout for command in COMMANDS), "each is in the list"
     code, *modules, asyncio = re.findall(r"\w[\w.]*", last)

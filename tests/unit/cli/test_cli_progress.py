@@ -66,3 +66,16 @@ def test_bars_leave_a_line_for_each_finished_step_and_take_no_text_for_markup() 
 
 def test_a_pipe_gets_plain_lines() -> None:
     assert isinstance(progress_on(io.StringIO()), PlainProgress)
+
+
+def test_between_rare_lines_there_is_one_for_news(clock: list[float]) -> None:
+    stream = io.StringIO()
+    with PlainProgress(stream, 60).step("Running") as step:
+        for done in range(59):
+            clock[0] += 1
+            step.update(done)
+        assert stream.getvalue() == "Running …\n"
+        step.update(59, "1 failed attempt", is_news=True)
+        clock[0] += 60
+        step.update(90)
+    assert stream.getvalue().splitlines()[1:3] == ["Running: 59, 1 failed attempt", "Running: 90"]

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from keylane import Snapshot
 from keylane.cli.progress import BarProgress
-from keylane.cli.run import completed, note_of
+from keylane.cli.run import completed, note_of, state_of
 from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot, Wait
 
 
@@ -48,3 +48,15 @@ def test_a_bar_follows_its_total() -> None:
     with BarProgress(Console(file=stream, force_terminal=True, width=100, color_system=None)).step("Run", 0) as step:
         step.update(10, "5/s", 2_500)
     assert "10/2,500" in stream.getvalue()
+
+
+def test_what_is_news_is_a_line_at_once() -> None:
+    quiet = state_of(Snapshot(processed=5, in_flight=1, partitions=(part(0, 0, 0, 0, None),)))
+    assert state_of(Snapshot(processed=9, in_flight=3, partitions=(part(0, 7, 0, 9, None),))) == quiet
+    for news in (
+        Snapshot(partitions=(part(0, 0, 0, 0, None),)),
+        Snapshot(in_flight=1),
+        Snapshot(in_flight=1, failed=1, partitions=(part(0, 0, 0, 0, None),)),
+        Snapshot(in_flight=1, waits=Wait("g", (), 1), partitions=(part(0, 0, 0, 0, None),)),
+    ):
+        assert state_of(news) != quiet
