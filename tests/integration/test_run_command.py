@@ -226,7 +226,7 @@ def test_an_output_that_takes_nothing_does_not_stop_the_work(write: Any, broker:
         os.close(reader)
     try:
         with Path("/dev/full").open("wb") as full:
-            to = {"full": full, "no reader": writer}.get(output, subprocess.DEVNULL)
+            to: Any = {"full": full, "no reader": writer}.get(output, subprocess.DEVNULL)
             done = subprocess.run(
                 command,
                 cwd=path.parent,
