@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 OffsetReset = Literal["earliest", "latest", "error"]
 OnCommitsAtBrokers = Literal["fail", "begin_anew"]
 OnForeignMetadata = Literal["fail_on_unknown_map", "ignore", "fail"]
+OnCopiedMap = Literal["run_again", "fail", "believe"]
 CommitMode = Literal["async", "sync"]
 
 TRACKING_SETTINGS = {
@@ -122,6 +123,11 @@ class Commit(Periods):
     """With `offsets.servers`: for a partition of which the group has committed nothing at the servers, and something at
     the brokers. "fail": stop, and name `keylane offsets move`, which takes that over; "begin_anew": start where
     `offset_reset` says."""
+    on_copied_map: OnCopiedMap | None = None
+    """For an offset map that keylane wrote and another program copied, beside the offset of another log, as mirrors of
+    a cluster do (docs/mirrors.md). "run_again": start from the committed offset with nothing complete above it, and log
+    how much runs again; "fail": stop; "believe": take the map, because both logs have the same records at the same
+    offsets. None: "run_again" under at_least_once, and "fail" under the other guarantees, which a repeat breaks."""
     metadata: Callable[[str, int, int], str] | None = None
     """Under `ordering="partition"`, where no offset map is needed: a function of (topic, partition, offset) that
     returns what is committed with the offset, for example the name of a file with the state as of it (seed S1). It is
@@ -133,6 +139,8 @@ class Commit(Periods):
         if not callable(self.on_foreign_metadata):
             check_choice("Commit.on_foreign_metadata", self.on_foreign_metadata, get_args(OnForeignMetadata))
         check_choice("Commit.on_commits_at_brokers", self.on_commits_at_brokers, get_args(OnCommitsAtBrokers))
+        if self.on_copied_map is not None:
+            check_choice("Commit.on_copied_map", self.on_copied_map, get_args(OnCopiedMap))
         check_function("Commit.metadata", self.metadata, "(topic, partition, offset) that returns a str")
 
 
@@ -269,8 +277,9 @@ class Pipeline(Flow):
     """Where a partition without a committed offset starts; the choice is committed before the first record runs.
     "by_duration:PT24H" (ISO 8601, as Kafka's `auto.offset.reset`): at the first record of the last 24 hours."""
     beyond_log_end: OffsetReset = "error"
-    """Where a partition starts whose committed offset is beyond the end of its log (the topic was made anew, or its log
-    was cut); anything but "error" is committed before the first record runs."""
+    """Where a partition starts whose committed offset is beyond the end of its log (the topic was made anew), or beyond
+    the place where its log was cut since (docs/mirrors.md): "earliest" is where it was cut, or the log's start where
+    nobody knows. Anything but "error" is committed before the first record runs."""
     on_commit: Callable[..., Any] | None = None
     """Called after each commit with ({(topic, partition): offset}, error): what the broker took, and None; or what it
     did not take, and a `keylane.PeerError`."""

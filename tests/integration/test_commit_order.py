@@ -30,6 +30,7 @@ class Entry(NamedTuple):
     offset: int
     name: tuple[str, int] = NAME
     metadata: str = ""
+    leader_epoch: int = -1
 
 
 @pytest.fixture(scope="module")

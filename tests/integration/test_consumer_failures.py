@@ -37,6 +37,8 @@ def stage(broker: BrokerProcess, request: pytest.FixtureRequest) -> Stage:
 class Offset:
     """What another client commits."""
 
+    leader_epoch = -1
+
     def __init__(self, stage: Stage, offset: int, metadata: str = "", partition: int = 0) -> None:
         self.name = (stage.topic, partition)
         self.offset = offset

@@ -64,6 +64,7 @@ def test_offsets(servers: str, capsys: pytest.CaptureFixture[str]) -> None:
         "partition": 0,
         "committed": 100,
         "metadata": "m" * 50,
+        "leader_epoch": None,
         "log_start_offset": 0,
         "log_end_offset": 120,
         "lag": 20,

@@ -106,7 +106,9 @@ def test_a_group_without_members_and_its_offset_maps(broker: BrokerProcess, caps
         "partition": 0,
         "committed": 100,
         "metadata": encode(offset_map),
+        "leader_epoch": None,
         "offset_map": {"incomplete": 7, "highest_completed": 117},
+        "map_origin": "unmarked",
         "metadata_error": None,
         "log_start_offset": 0,
         "log_end_offset": 120,
@@ -125,11 +127,11 @@ def test_a_group_without_members_and_its_offset_maps(broker: BrokerProcess, caps
     assert lines[0].startswith("group maps: empty")
     assert lines[0].endswith("lag 24, remaining 13")
     assert "no members" in lines
-    assert [line.split()[:8] for line in lines if line.startswith("flights ")] == [
-        ["flights", "0", "100", "7", "117", "120", "20", "9"],
-        ["flights", "1", "10", "–", "–", "10", "0", "0"],
-        ["flights", "2", "3", "–", "–", "7", "4", "4"],
-        ["flights", "3", "0", "–", "–", "0", "0", "0"],
+    assert [line.split()[:9] for line in lines if line.startswith("flights ")] == [
+        ["flights", "0", "100", "–", "7", "117", "120", "20", "9"],
+        ["flights", "1", "10", "–", "–", "–", "10", "0", "0"],
+        ["flights", "2", "3", "–", "–", "–", "7", "4", "4"],
+        ["flights", "3", "0", "–", "–", "–", "0", "0", "0"],
     ]
     assert lines[-2].startswith("flights-2: metadata 'checkpoint of worker 7' is not an offset map")
     assert lines[-1].startswith("flights-3: metadata 'AgAAAYvP4wAA' is not an offset map: it belongs to Kafka Streams")

@@ -355,8 +355,8 @@ def test_a_map_that_would_not_fit_is_refused(stage: Stage, capsys: pytest.Captur
     some = named(stage, (0, 1), (0, 3), (0, 5), (0, 7))
     said = refusal(capsys, stage, "replay", *some, "--metadata-max-bytes", "4")
     assert f"{stage.topic}-0 of the group '{stage.group}': its offset map would have 4 incomplete of 8 offsets" in said
-    report(capsys, stage, "replay", *some, "--metadata-max-bytes", "12", "--execute")
-    assert len(stage.admin.committed_offsets(stage.group)[stage.topic, 0].metadata) <= 12
+    report(capsys, stage, "replay", *some, "--metadata-max-bytes", "16", "--execute")
+    assert len(stage.admin.committed_offsets(stage.group)[stage.topic, 0].metadata) <= 16
 
 
 def test_what_the_log_has_no_longer_is_refused(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:

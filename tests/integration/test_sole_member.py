@@ -31,6 +31,7 @@ class At:
     name: tuple[str, int]
     offset: int
     metadata: str = ""
+    leader_epoch: int = -1
 
 
 def member(servers: str, group: str, instance_id: str = "one") -> SoleMember:

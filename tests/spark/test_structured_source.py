@@ -198,6 +198,8 @@ def joined(batches: list[list[int]]) -> list[int]:
 
 
 class _Commit:
+    leader_epoch = -1
+
     def __init__(self, name: tuple[str, int], offset: int, metadata: str) -> None:
         self.name, self.offset, self.metadata = name, offset, metadata
 

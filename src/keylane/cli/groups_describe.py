@@ -34,6 +34,7 @@ def print_report(report: Report) -> None:
             "TOPIC",
             "PARTITION",
             "COMMITTED",
+            "EPOCH",
             "INCOMPLETE",
             "HIGHEST COMPLETED",
             "LOG END",
@@ -41,7 +42,7 @@ def print_report(report: Report) -> None:
             "REMAINING",
             "OFFSET MAP",
         )
-        print_table(headings, map(_partition_row, report["partitions"]), numbers=range(1, 8))
+        print_table(headings, map(_partition_row, report["partitions"]), numbers=range(1, 9))
     else:
         print("nothing committed")
     for one in report["partitions"]:
@@ -53,14 +54,19 @@ def _partition_row(one: Report) -> tuple[object, ...]:
     offset_map = one["offset_map"] or {"incomplete": None, "highest_completed": None}
     if one["committed"] is None:
         says = "nothing committed"
+    elif one["map_origin"] == "copied":
+        says = "copied"
     elif one["metadata_error"]:
         says = "metadata is not an offset map"
+    elif one["map_origin"] == "unmarked":
+        says = "yes, unmarked"
     else:
         says = "yes" if one["offset_map"] else "none: nothing complete above"
     return (
         one["topic"],
         one["partition"],
         one["committed"],
+        one["leader_epoch"],
         offset_map["incomplete"],
         offset_map["highest_completed"],
         one["log_end_offset"],

@@ -35,6 +35,7 @@ def offsets_report(admin: Admin, group: str, selections: Iterable[str]) -> Repor
                 "partition": partition,
                 "committed": commit.offset,
                 "metadata": commit.metadata,
+                "leader_epoch": None if commit.leader_epoch < 0 else commit.leader_epoch,
                 "log_start_offset": start,
                 "log_end_offset": end,
                 "lag": None if end is None else max(0, end - commit.offset),
@@ -59,7 +60,8 @@ def _cut(text: str) -> str:
 
 
 def map_report(admin: Admin, group: str, selections: Iterable[str]) -> Report:
-    """Every commit's metadata, decoded as an offset map; `metadata_error` says why it is none. Raises `UsageError`."""
+    """Every commit's metadata, decoded as an offset map; `metadata_error` says why it is none, or not believed. Raises
+    `UsageError`."""
     rows = [map_of(name, commit) for name, commit in committed_by(admin, group, selections).items()]
     return {"group": group, "partitions": rows}
 
@@ -69,13 +71,28 @@ def print_maps(report: Report) -> None:
     if not report["partitions"]:
         print("nothing committed")
         return
-    headings = ("TOPIC", "PARTITION", "COMMITTED", "HIGHEST COMPLETED", "INCOMPLETE OFFSETS", "ENCODING", "INCOMPLETE")
-    names = ("topic", "partition", "committed", "highest_completed", "incomplete_count")
+    headings = (
+        "TOPIC",
+        "PARTITION",
+        "COMMITTED",
+        "EPOCH",
+        "HIGHEST COMPLETED",
+        "INCOMPLETE OFFSETS",
+        "ENCODING",
+        "ORIGIN",
+        "INCOMPLETE",
+    )
+    names = ("topic", "partition", "committed", "leader_epoch", "highest_completed", "incomplete_count")
     rows = [
-        (*(one[name] for name in names), one["encoding"] or ("no map" if one["metadata_error"] else "none"), _runs(one))
+        (
+            *(one[name] for name in names),
+            one["encoding"] or ("no map" if one["metadata_error"] else "none"),
+            one["map_origin"],
+            _runs(one),
+        )
         for one in report["partitions"]
     ]
-    print_table(headings, rows, numbers=range(1, 5))
+    print_table(headings, rows, numbers=range(1, 6))
     for one in report["partitions"]:
         if one["metadata_error"]:
             print(f"{one['topic']}-{one['partition']}: {one['metadata_error']}")

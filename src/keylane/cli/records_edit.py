@@ -73,11 +73,12 @@ def edit(
         commit, offsets = found[0].commit, sorted(one.place.offset for one in found)
         assert commit is not None
         edited = (replayed if verb == "replay" else skipped)(found[0].map, offsets)
+        epoch = _epoch(commit, found)
         try:
-            metadata = rewritten(edited, found[0].map, commit.metadata, cap)
+            metadata = rewritten(edited, found[0].map, commit.metadata, cap, is_marked=epoch >= 0)
         except UsageError as error:
             raise UsageError(f"{name[0]}-{name[1]} of the group {group!r}: {error}") from None
-        before[name], after[name] = commit, CommittedOffset(edited.base, metadata)
+        before[name], after[name] = commit, CommittedOffset(edited.base, metadata, epoch)
         rows.append(
             {
                 "topic": name[0],
@@ -107,6 +108,13 @@ def edit(
         "in_log": is_in_log,
         "partitions": rows,
     }
+
+
+def _epoch(commit: CommittedOffset, found: Sequence[Found]) -> int:
+    """What the edited commit carries: a record that is skipped may be of a later leader than any that was read. None
+    where the commit has none, and nobody knows whose records it speaks of."""
+    read = (one.record.leader_epoch for one in found if one.record is not None)
+    return commit.leader_epoch if commit.leader_epoch < 0 else max((commit.leader_epoch, *(one or 0 for one in read)))
 
 
 def _as_command(verb: Verb, places: Sequence[Place], dlq: str | None) -> Passing | Replay:

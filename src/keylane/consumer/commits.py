@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from keylane.consumer.outputs import ResultsRule
     from keylane.consumer.partitions import Partition
     from keylane.consumer.start import TopicPartition
+    from keylane.offsets import OffsetMap
     from keylane.pipeline import Pipeline
     from keylane.records import Message
     from keylane.telling import Log
@@ -57,6 +58,8 @@ class CommitEntry(NamedTuple):
     metadata: str
     changes: int
     """The tracker's `changes` that this says."""
+    leader_epoch: int = -1
+    """Of the newest record that was read (KIP-320); -1 while that is not known."""
 
     @property
     def name(self) -> tuple[str, int]:
@@ -171,7 +174,11 @@ class Commits:
         tracker = partition.tracker
         changes = tracker.changes
         offsets = tracker.snapshot()
-        metadata = encode(offsets) if offsets.span else self._own_metadata(*partition.name, offsets.base, now)
+        epoch = partition.leader_epoch
+        if offsets.span:
+            metadata = self._within_cap(offsets, encode(offsets, is_marked=epoch >= 0))
+        else:
+            metadata = self._own_metadata(*partition.name, offsets.base, now)
         if metadata and partition.without_map:
             self._counters["commits_without_map"] += 1
             self._log.warning(
@@ -191,7 +198,11 @@ class Commits:
                 self.metadata_cap,
             )
             return None
-        return CommitEntry(partition, offsets.base, metadata, changes)
+        return CommitEntry(partition, offsets.base, metadata, changes, epoch)
+
+    def _within_cap(self, offsets: OffsetMap, marked: str) -> str:
+        """The map, without its mark where that alone takes it over the cap."""
+        return marked if len(marked) <= self.metadata_cap else encode(offsets)
 
     def _own_metadata(self, topic: str, number: int, offset: int, now: float) -> str:
         """What the user's function makes for a commit without a map. One that fails ends the run; the offset is as

@@ -16,6 +16,7 @@ from keylane.consumer.ending import Ending
 from keylane.consumer.snapshot import PartitionSnapshot
 from keylane.flow.items import Source
 from keylane.offsets import PartitionTracker, encoding_of
+from keylane.offsets.read_epoch import ReadEpoch
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -65,7 +66,7 @@ class Partition:
     | in flow | the flow, from its first start on: it runs, waits for another attempt, or is ready for that; at most once the tracker has it as complete already | `started`; `AtMostOnce.acknowledged`; `FlowCore.fail`, `run_again` | delivering (`ended`); complete (`released`); committing (almost once: `released`) |
     | delivering | `Deliveries`: its outputs or its dead letter wait for the broker, or somebody is to see its result | `ended`; `turn_over` | complete (`released`); committing (almost once: `released`); in flow (`FlowCore.fail`, `run_again`) |
     | committing | the mode: at most once keeps it from starting, almost once keeps its place from the next, until an acknowledged commit has it; the tracker has it as complete | `claim`; `released` (almost once) | in flow (at most once: `AtMostOnce.acknowledged`); complete (almost once: `Acknowledgements.answered`) |
-    | complete | the tracker, until the base passes it: the next commit says so (`Commits`) | `released`; `observe`, where the committed map has it | |
+    | complete | the tracker, until the base passes it: the next commit says so (`Commits`) | `released`; `observe`, where the committed map has it, and its log is still the one of that map | |
 
     Closed (`Partitions.close`), it holds nothing any more: what no acknowledged commit has complete is polled again in
     another epoch. A record whose failure ends the run stays incomplete, in flow with nobody.
@@ -77,8 +78,12 @@ class Partition:
 
     __slots__ = (
         "_bound",
+        "_committed_epoch",
+        "_is_unchecked",
         "_keeper",
+        "_log",
         "_max_span",
+        "_read_epoch",
         "buffered_bytes",
         "claimed",
         "committed",
@@ -95,7 +100,14 @@ class Partition:
     )
 
     def __init__(
-        self, start: Start, pipeline: Pipeline, keeper: Keeper, bound: DispatchBound, end: int | None = None
+        self,
+        start: Start,
+        pipeline: Pipeline,
+        keeper: Keeper,
+        bound: DispatchBound,
+        end: int | None = None,
+        *,
+        log: Log,
     ) -> None:
         self.name = (start.topic, start.partition)
         self.epoch = start.epoch
@@ -104,7 +116,11 @@ class Partition:
         self._max_span = pipeline.max_uncommitted
         self.end = end
         """The ending offset: records from here on are not run. None without one."""
-        self.tracker = PartitionTracker(start.offsets)
+        self._log = log
+        self.tracker = PartitionTracker(start.offsets, is_unchecked=start.is_unchecked)
+        self._is_unchecked = start.is_unchecked
+        self._committed_epoch = start.leader_epoch
+        self._read_epoch = ReadEpoch(start.offsets, start.leader_epoch)
         self.source = Source(
             self.name, self, pipeline.ordering, self.name_of, depth_first=pipeline.traversal == "depth_first"
         )
@@ -147,6 +163,11 @@ class Partition:
         return not self.in_handlers and (self.is_poll_paused or self.may_start() < self.tracker.position - 1)
 
     @property
+    def leader_epoch(self) -> int:
+        """What commits carry."""
+        return self._read_epoch.value
+
+    @property
     def uncommitted(self) -> bool:
         return self.tracker.changes != self.committed_changes
 
@@ -168,6 +189,7 @@ class Partition:
             done = self.observe(due) if due else 0
             self.tracker.observe_end(self.end)
             return done
+        self._observe_leader(messages)
         done = self.tracker.observe(offsets)
         if done:
             is_complete = self.tracker.is_complete
@@ -176,6 +198,28 @@ class Partition:
         self.buffered_bytes += sum(map(len, messages))
         self.source.feed(offsets, messages)
         return done
+
+    def _observe_leader(self, messages: Sequence[Message]) -> None:
+        newest = messages[-1]
+        epoch = newest.leader_epoch()
+        if self._is_unchecked and epoch is not None and epoch > self._committed_epoch:
+            self._check_committed_map(messages)
+        self._read_epoch.observe(newest.offset(), epoch)
+
+    def _check_committed_map(self, messages: Sequence[Message]) -> None:
+        """A record of a later leader than any that the committed map speaks of, where that has some complete: the log
+        was cut there, and has other records."""
+        first = next(one.offset() for one in messages if (one.leader_epoch() or 0) > self._committed_epoch)
+        if first <= self.tracker.committed_until:
+            count = self.tracker.cut_committed_map(first)
+            self._log.warning(
+                "%s-%d: its log was cut at or below %d since the group's last commit, by an unclean leader election; "
+                "from there on are other records, which run, though the group's map has %d of these offsets complete",
+                *self.name,
+                first,
+                count,
+            )
+        self._is_unchecked = False
 
     def observe_end(self, log_end: int) -> None:
         """The log has no more records below `log_end` for now."""
@@ -415,13 +459,14 @@ class Partitions:
         name = (start.topic, start.partition)
         assert name not in self.open, f"{name} was assigned twice"
         end = None if self.ending is None else self.ending.of(*name)
-        partition = self.open[name] = Partition(start, self._pipeline, self._keeper, bound, end)
+        partition = self.open[name] = Partition(start, self._pipeline, self._keeper, bound, end, log=self._log)
         if not may_take:
             partition.source.stop(may_begin=may_begin)
         partition.source.pause(is_paused=self._all_on_hold or name in self._on_hold)
         if self.ending is not None:
             self.ending.assigned()
         self._changed()
+        self._counters["began_without_commit"] += start.origin == "none"
         self.lose(partition, start.log_start)
         return partition
 

@@ -32,6 +32,9 @@ class Offset(Protocol):
     def offset(self) -> int: ...
     @property
     def metadata(self) -> str: ...
+    @property
+    def leader_epoch(self) -> int:
+        """Of the newest record that it speaks of; -1: not known."""
 
 
 @dataclass(slots=True)

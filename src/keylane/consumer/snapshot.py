@@ -172,6 +172,8 @@ class Snapshot:
     """Polled records that were not run, because an earlier run had completed them."""
     lost_to_retention: int = 0
     """Offsets that the log had dropped before they were complete."""
+    began_without_commit: int = 0
+    """Partitions that the group had no committed offset for when they were assigned."""
     transactions_aborted: int = 0
     """Aborted transactions: what was in them ran again, or will."""
     held: int = 0

@@ -3,29 +3,38 @@
 The idea: the client never resets a position by itself (`auto.offset.reset=error`). What the group committed and what
 the log holds go in, the start comes out; what cannot be decided safely is an error that names both figures. Metadata is
 anybody's: whoever may commit to the group wrote it, so what it says is held against the log before it is believed.
+
+A map holds for the log that it was made of. Two things tell another log: a map that keylane marked beside no leader
+epoch was copied by somebody who does not know what it says (a mirror of the cluster), and a leader epoch that ended
+below what was committed with it is that of a log that was cut (KIP-320).
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from keylane.errors import HandlerError, MetadataError, PeerError, UnknownMapError
 from keylane.offsets import OffsetMap, decode, is_map
+from keylane.offsets.codec import MapOrigin, map_origin
 from keylane.pipeline import Commit
 from keylane.telling import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keylane.pipeline import OffsetReset, OnForeignMetadata, Pipeline
+    from keylane.pipeline import OffsetReset, OnCopiedMap, OnForeignMetadata, Pipeline
 
 logger = logging.getLogger("keylane.consumer")
 
 WAY_OUT = "(was the topic made anew, or its log cut?): reset the group's offset, or use another group.id"
+MIRRORS = "docs/mirrors.md"
 
 TopicPartition = tuple[str, int]
+
+Origin = Literal["none", "plain", MapOrigin]
+"""Of a commit: there is none; it has no map; or who committed its map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,11 @@ class Start:
     log_end: int
     metadata: str = ""
     """What the user's own function left with the committed offset."""
+    leader_epoch: int = -1
+    """Committed beside the offset: no record that the map has complete is of a later one. -1: not known."""
+    is_unchecked: bool = False
+    """Whether nobody could say where that epoch ended: the map is held against the records as they are read."""
+    origin: Origin = "plain"
     not_sought: str = ""
     """Of a seek: why it does not start where it was sought; empty where it does."""
 
@@ -59,12 +73,24 @@ class Committed:
     log_end: int
     offsets: OffsetMap | None = None
     """The map, where it is known and not in metadata."""
+    leader_epoch: int = -1
+    """Committed beside the offset; -1: none."""
+    is_checked: bool = False
+    """Whether the log's leader has said where that epoch ended."""
+    changed_from: int | None = None
+    """From this offset on the log has other records than when that was committed; None: not known."""
     reset_to: int | None = None
     """Where `offset_reset="by_duration:…"` starts."""
 
     @property
     def name(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+    @property
+    def origin(self) -> Origin:
+        if self.offset is None:
+            return "none"
+        return map_origin(self.metadata, self.leader_epoch) or "plain"
 
     def at(self, where: str) -> OffsetMap:
         """A start at one of the log's ends."""
@@ -81,12 +107,19 @@ class StartRule:
     on_foreign_metadata: OnForeignMetadata | Callable[..., Any] = "fail_on_unknown_map"
     has_own_metadata: bool = False
     """Whether metadata that is no map is the user's."""
+    on_copied_map: OnCopiedMap = "run_again"
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> StartRule:
-        rule = pipeline.commit.on_foreign_metadata if isinstance(pipeline.commit, Commit) else "ignore"
+        commit = pipeline.commit if isinstance(pipeline.commit, Commit) else Commit(on_foreign_metadata="ignore")
+        by_default: OnCopiedMap = "run_again" if pipeline.guarantee == "at_least_once" else "fail"
         return cls(
-            pipeline.group_id, pipeline.offset_reset, pipeline.beyond_log_end, rule, pipeline.metadata is not None
+            pipeline.group_id,
+            pipeline.offset_reset,
+            pipeline.beyond_log_end,
+            commit.on_foreign_metadata,
+            pipeline.metadata is not None,
+            commit.on_copied_map or by_default,
         )
 
     def resolve(self, found: Committed) -> tuple[OffsetMap, bool]:
@@ -102,6 +135,8 @@ class StartRule:
                     "commit one, or set offset_reset to 'earliest' or 'latest'"
                 )
             return found.at(self.offset_reset) if found.reset_to is None else OffsetMap(found.reset_to), True
+        if found.changed_from is not None and found.offset > found.changed_from:
+            return self._behind_cut(found, found.offset, found.changed_from), True
         if found.offset > found.log_end:
             text = (
                 f"group {self.group!r} has committed {found.offset} for {found.name}, beyond the end of its log at "
@@ -115,9 +150,28 @@ class StartRule:
             return found.offsets, False
         return self._decoded(found, found.offset), False
 
+    def _behind_cut(self, found: Committed, committed: int, cut: int) -> OffsetMap:
+        """Records from the cut on were never read by this group, though it has committed more."""
+        text = (
+            f"group {self.group!r} has committed {committed} for {found.name}, and its log was cut at {cut} since "
+            f"then, as by an unclean leader election: from {cut} on there are other records, or none"
+        )
+        if self.beyond_log_end == "error":
+            raise PeerError(
+                f"{text}: `keylane groups reset {self.group} --topic {found.topic}:{found.partition} --to-offset {cut} "
+                "--execute` has them run, as beyond_log_end='earliest' does; 'latest' passes over them"
+            )
+        start = found.log_end if self.beyond_log_end == "latest" else max(cut, found.log_start)
+        logger.warning("%s: starting at %d (beyond_log_end=%r)", text, start, self.beyond_log_end)
+        return OffsetMap(start)
+
     def _decoded(self, found: Committed, base: int) -> OffsetMap:
         try:
             offsets = decode(found.metadata, base)
+            if found.origin == "copied" and self.on_copied_map != "believe":
+                return self._without_copied_map(found, offsets)
+            if found.changed_from is not None and offsets.highest_completed >= found.changed_from:
+                offsets = self._cut(found, offsets, found.changed_from)
             if offsets.highest_completed >= found.log_end:
                 raise MetadataError(
                     f"the map has {offsets.highest_completed} complete, beyond the end of the log at {found.log_end} "
@@ -126,6 +180,31 @@ class StartRule:
         except MetadataError as error:
             return OffsetMap(base) if self.own_metadata(found) else self._foreign(found, base, error)
         return offsets
+
+    def _without_copied_map(self, found: Committed, copied: OffsetMap) -> OffsetMap:
+        """The start at the committed offset alone. Raises `PeerError` where the option says so."""
+        if self.on_copied_map == "fail":
+            raise PeerError(
+                f"group {self.group!r}, {found.name}: the commit of offset {copied.base} was copied by another "
+                "program, as a mirror of the cluster does it, and its offset map may speak of other records: set "
+                f"Commit(on_copied_map='run_again') to run up to {complete_count(copied)} complete records again, or "
+                f"'believe' where both logs have the same records at the same offsets ({MIRRORS})"
+            )
+        return OffsetMap(copied.base)
+
+    def _cut(self, found: Committed, offsets: OffsetMap, cut: int) -> OffsetMap:
+        """The map up to where the log was cut."""
+        kept = cut_at(offsets, cut)
+        logger.warning(
+            "group %r, %s: its log was cut at %d since offset %d was committed, as by an unclean leader election: from "
+            "there on are other records, which run, though the group's map has %d of these offsets complete",
+            self.group,
+            found.name,
+            cut,
+            offsets.base,
+            complete_count(offsets) - complete_count(kept),
+        )
+        return kept
 
     def own_metadata(self, found: Committed) -> str:
         """What the user's own function left with the committed offset; empty where it is a map."""
@@ -157,6 +236,17 @@ class StartRule:
                 f"that ends below the log's end at {found.log_end}"
             )
         return made
+
+
+def complete_count(offsets: OffsetMap) -> int:
+    """Offsets that a map has complete from its base on."""
+    return offsets.span - offsets.incomplete_count
+
+
+def cut_at(offsets: OffsetMap, offset: int) -> OffsetMap:
+    """The map of what lies below this offset."""
+    kept = [range(*run) for run in offsets.incomplete_within(offsets.base, offset)]
+    return OffsetMap(offsets.base, kept, offset - 1).trimmed()
 
 
 def _shown(made: object) -> str:

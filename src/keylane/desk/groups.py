@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from keylane.errors import MetadataError, UsageError
 from keylane.kafka.group_standing import offset_map_of
 from keylane.offsets import decode
-from keylane.offsets.codec import encoding_of
+from keylane.offsets.codec import encoding_of, map_origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,9 +31,10 @@ def gather(
     for when it is not given. `is_heard`: members tell of themselves, and the coordinator may not know of them yet:
     then the state is "starting". Raises `UsageError` for a group that does not exist.
 
-    `offset_map` is null without metadata, and for metadata that is not an offset map, which `metadata_error` then
-    names. `remaining` is what is really left: `lag` less what the offset map has complete, and less what retention has
-    dropped. What is not known (an offset without a commit, the end of a topic that is gone) is null.
+    `offset_map` is null without metadata, and for metadata that is not an offset map, or a copied one, which
+    `metadata_error` then says; `map_origin` is as in `keylane.offsets.codec.MapOrigin`. `remaining` is what is really
+    left: `lag` less what the offset map has complete, and less what retention has dropped. What is not known (an offset
+    without a commit, the end of a topic that is gone) is null.
     """
     description = admin.describe_group(group)
     if committed is None:
@@ -96,7 +97,9 @@ def _partition_report(
         "partition": partition[1],
         "committed": committed.offset if committed is not None else None,
         "metadata": committed.metadata if committed is not None else None,
+        "leader_epoch": None if committed is None or committed.leader_epoch < 0 else committed.leader_epoch,
         "offset_map": offset_map,
+        "map_origin": None if committed is None else map_origin(committed.metadata, committed.leader_epoch),
         "metadata_error": metadata_error,
         "log_start_offset": log_start,
         "log_end_offset": log_end,
@@ -163,11 +166,13 @@ def committed_by(admin: Admin, group: str, selections: Iterable[str]) -> dict[Pa
 
 
 def map_of(name: Partition, commit: CommittedOffset) -> Report:
-    """A commit's metadata, decoded as an offset map; `metadata_error` says why it is none."""
+    """A commit's metadata, decoded as an offset map; `metadata_error` says why it is none, or not believed."""
     row: Report = {
         "topic": name[0],
         "partition": name[1],
         "committed": commit.offset,
+        "leader_epoch": commit.leader_epoch if commit.leader_epoch >= 0 else None,
+        "map_origin": map_origin(commit.metadata, commit.leader_epoch),
         "encoding": None,
         "highest_completed": None,
         "incomplete_count": None,
@@ -185,4 +190,5 @@ def map_of(name: Partition, commit: CommittedOffset) -> Report:
         "highest_completed": found.highest_completed,
         "incomplete_count": found.incomplete_count,
         "incomplete": [[run[0], run[-1]] for run in found.runs],
+        "metadata_error": offset_map_of(commit)[1],
     }

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Literal
 from keylane.desk.groups import committed_by
 from keylane.desk.payloads import payload, sizes, time_text
 from keylane.desk.places import check_topic, places
-from keylane.errors import MetadataError, UsageError
+from keylane.errors import UsageError
+from keylane.kafka.group_standing import offset_map_of
 from keylane.kafka.redriving import committed_record
-from keylane.offsets import OffsetMap, decode
+from keylane.offsets import OffsetMap
 from keylane.offsets.edits import standing
 from keylane.operations.commands import passing, replaying
 
@@ -61,7 +62,7 @@ class Found(Logged):
     map: OffsetMap
     """The commit's; one that says nothing where there is no commit, or no map in it."""
     metadata_error: str | None
-    """Why the commit's metadata is no map."""
+    """Why the commit's metadata is no map, or not believed."""
 
     @property
     def standing(self) -> Standing | Literal["no commit"]:
@@ -76,7 +77,8 @@ def look(admin: Admin, kafka: Settings, group: str, names: Iterable[str]) -> lis
 
     def found(one: Logged) -> Found:
         commit = committed.get((one.place.topic, one.place.partition))
-        return Found(one.place, one.log_start, one.log_end, one.in_log, one.record, commit, *_map_of(commit))
+        said = (OffsetMap(0), None) if commit is None else offset_map_of(commit)
+        return Found(one.place, one.log_start, one.log_end, one.in_log, one.record, commit, *said)
 
     return [found(one) for one in logged(admin, kafka, named)]
 
@@ -102,15 +104,6 @@ def _in_log(kafka: Settings, one: Place, start: int, stable_end: int, end: int) 
         return "open" if one.offset < end else "unwritten", None
     record = committed_record(kafka, *one)
     return "gone" if record is None else "there", record
-
-
-def _map_of(commit: CommittedOffset | None) -> tuple[OffsetMap, str | None]:
-    if commit is None:
-        return OffsetMap(0), None
-    try:
-        return decode(commit.metadata, commit.offset), None
-    except MetadataError as error:
-        return OffsetMap(commit.offset), str(error)
 
 
 GONE: dict[Literal["replay", "skip", "park"], str] = {

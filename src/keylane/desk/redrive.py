@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from keylane.consumer.dead_letters import read, redriven
 from keylane.errors import UsageError
 from keylane.kafka.redriving import Redriving, read_committed
-from keylane.offsets import DispatchBound, PartitionTracker, encode
+from keylane.offsets import DispatchBound, OffsetMap, PartitionTracker, encode
+from keylane.offsets.read_epoch import ReadEpoch
 from keylane.records import Output
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from keylane.consumer.dead_letters import Letter
     from keylane.desk import Report
     from keylane.desk.letters import Queue, Wanted
-    from keylane.offsets import OffsetMap
     from keylane.records import Record
 
 LOT = 500
@@ -56,6 +56,7 @@ class Position(NamedTuple):
     name: tuple[str, int]
     offset: int
     metadata: str
+    leader_epoch: int = -1
 
 
 @dataclass(slots=True)
@@ -69,6 +70,7 @@ class Redrive:
     to: str | None = None
     max_rounds: int = 3
     trackers: dict[int, PartitionTracker] = field(default_factory=dict)
+    epochs: dict[int, ReadEpoch] = field(default_factory=dict)
     before: int = 0
     """Letters that came back earlier."""
     others: int = 0
@@ -82,12 +84,14 @@ class Redrive:
         for partition, start in starts.items():
             self.trackers[partition] = PartitionTracker(committed.get(partition, start))
             self.trackers[partition].drop_below(start)
+            self.epochs[partition] = ReadEpoch(committed.get(partition, OffsetMap(start)))
 
     def observe(self, records: Iterable[Record]) -> None:
         """These are read; those of a partition in their order."""
         offsets: dict[int, list[int]] = {}
         for record in records:
             offsets.setdefault(record.partition, []).append(record.offset)
+            self.epochs[record.partition].observe(record.offset, record.leader_epoch)
         for partition, found in offsets.items():
             self.trackers[partition].observe(found)
 
@@ -141,8 +145,11 @@ class Redrive:
 
     def positions(self, partitions: Iterable[int]) -> list[Position]:
         """What a commit of this moment says of these."""
-        maps = {one: self.trackers[one].snapshot() for one in sorted(partitions)}
-        return [Position((self.topic, one), found.base, encode(found)) for one, found in maps.items()]
+        made = []
+        for one in sorted(partitions):
+            found, epoch = self.trackers[one].snapshot(), self.epochs[one].value
+            made.append(Position((self.topic, one), found.base, encode(found, is_marked=epoch >= 0), epoch))
+        return made
 
 
 class Pace:

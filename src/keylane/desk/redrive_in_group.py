@@ -8,16 +8,16 @@ written, whoever asked, and whoever died in between: the position is written aft
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.desk.commands import Order, send
 from keylane.desk.redrive import Pace, Redrive, begun, check, report_of
-from keylane.errors import MetadataError, UsageError
+from keylane.errors import UsageError
+from keylane.kafka.group_standing import offset_map_of
 from keylane.kafka.membership import Replay
 from keylane.kafka.redriving import Redriving, read_committed
-from keylane.offsets import decode
 from keylane.offsets.edits import standing
 from keylane.operations.commands import MOST_RECORDS, named, replaying
 from keylane.operations.operator import Operator
@@ -105,18 +105,19 @@ class _Group:
         starts = self.queue.admin.log_starts(names)
         maps: dict[tuple[str, int], OffsetMap] = {}
         for name in names & committed.keys():
-            with suppress(MetadataError):
-                maps[name] = decode(committed[name].metadata, committed[name].offset)
-        found: dict[Place, str] = {}
+            found, problem = offset_map_of(committed[name])
+            if problem is None:
+                maps[name] = found
+        left: dict[Place, str] = {}
         for place in places:
             name = place[:2]
             if name not in maps:
-                found[place] = "no map"
+                left[place] = "no map"
             elif standing(maps[name], place[2]) not in ("below", "complete"):
-                found[place] = "not complete"
+                left[place] = "not complete"
             elif place[2] < (starts[name] or 0):
-                found[place] = "deleted"
-        return found
+                left[place] = "deleted"
+        return left
 
     def replay(self, places: list[Place]) -> set[Place]:
         """Those that a member has replayed; all of them where nothing is to be done."""

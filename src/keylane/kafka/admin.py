@@ -16,7 +16,7 @@ import warnings
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # exported untyped
@@ -88,6 +88,14 @@ class CommittedOffset:
     """As it was committed; `keylane.offsets.decode` reads an offset map."""
     leader_epoch: int = -1
     """Of the newest record that whoever committed had read; -1 when the commit has none."""
+
+
+class LedOffset(NamedTuple):
+    """An offset of a log, as its leader has told it."""
+
+    offset: int
+    leader_epoch: int
+    """-1: it did not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,12 +260,18 @@ class Admin:
 
         With `read_committed`, the end of what a consumer with that isolation level may read.
         """
+        return _numbers(self.led_log_ends(partitions, read_committed=read_committed))
+
+    def led_log_ends(
+        self, partitions: Iterable[Partition], *, read_committed: bool = False
+    ) -> dict[Partition, LedOffset | None]:
+        """The same, each with the epoch of the leader that has answered."""
         level = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
         return self._offsets("log ends", partitions, OffsetSpec.latest(), level)  # type: ignore[no-untyped-call]
 
     def log_starts(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
         """The log start offset of each partition (the first that can be read); None for one that does not exist."""
-        return self._offsets("log starts", partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        return _numbers(self._offsets("log starts", partitions, OffsetSpec.earliest()))  # type: ignore[no-untyped-call]
 
     def offsets_at(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]:
         """The first offset at or after a time (milliseconds since the epoch); None for a partition with no such record,
@@ -284,12 +298,12 @@ class Admin:
         partitions: Iterable[Partition],
         spec: OffsetSpec,
         level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-    ) -> dict[Partition, int | None]:
+    ) -> dict[Partition, LedOffset | None]:
         wanted = list(partitions)
         counts = self.topics() if wanted else {}  # for topics that are all unknown, the client finds no leader, ever
         asked = {TopicPartition(topic, one): spec for topic, one in wanted if one < counts.get(topic, 0)}
 
-        def attempt(timeout_s: float) -> dict[Partition, int | None]:
+        def attempt(timeout_s: float) -> dict[Partition, LedOffset | None]:
             futures = self._client.list_offsets(asked, isolation_level=level, request_timeout=timeout_s)
             return {(one.topic, one.partition): _offset(future, timeout_s) for one, future in futures.items()}
 
@@ -483,16 +497,20 @@ def _answer(future: Future[Any], timeout_s: float) -> Any:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer")) from None  # noqa: SLF001 - the client's name
 
 
-def _offset(future: Future[Any], timeout_s: float) -> int | None:
+def _numbers(offsets: Mapping[Partition, LedOffset | None]) -> dict[Partition, int | None]:
+    return {name: None if one is None else one.offset for name, one in offsets.items()}
+
+
+def _offset(future: Future[Any], timeout_s: float) -> LedOffset | None:
     try:
-        offset: int = _answer(future, timeout_s).offset
+        found = _answer(future, timeout_s)
     except KafkaException as raised:
         if error_of(raised).code() in NO_PARTITION:
             return None
         raise
-    if offset < 0:  # what the client makes of a broker that does not answer in time
+    if found.offset < 0:  # what the client makes of a broker that does not answer in time
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer"))  # noqa: SLF001 - the client's name
-    return offset
+    return LedOffset(found.offset, -1 if found.leader_epoch is None else found.leader_epoch)
 
 
 def _check_name(group: str) -> None:

@@ -208,9 +208,17 @@ def read_to_end(
 
 def read_one(servers: str, topic: str, partition: int, offset: int, *, settings: Mapping[str, Any]) -> Record | None:
     """The record at an offset of the log; None where the log has none there. Raises what `read_to_end` does."""
+    return read_first(servers, topic, partition, (offset, offset + 1), settings=settings)
+
+
+def read_first(
+    servers: str, topic: str, partition: int, span: tuple[int, int], *, settings: Mapping[str, Any]
+) -> Record | None:
+    """The first record with an offset in start … stop - 1; None where the log has none there. Raises what
+    `read_to_end` does."""
     reader = _reader(servers, {"queued.min.messages": 1} | dict(settings))
     try:
-        for batch in _read(reader, topic, {partition: (offset, offset + 1)}):
+        for batch in _read(reader, topic, {partition: span}):
             return batch[0]
     finally:
         reader.close()

@@ -408,7 +408,7 @@ class Fetcher:
             pass
 
     def _assign(self, starts: list[Start]) -> None:
-        positions = [TopicPartition(one.topic, one.partition, max(one.offsets.base, one.log_start)) for one in starts]
+        positions = [_position(one) for one in starts]
         self._leaders.learn(one.topic for one in starts)
         self._client.incremental_assign(positions)
         self._client.resume(positions)  # librdkafka keeps a pause over an assignment; a new one has none
@@ -488,6 +488,12 @@ class Fetcher:
         self._client.incremental_assign(moved)
         if name in self._paused:
             self._client.pause(moved)
+
+
+def _position(start: Start) -> TopicPartition:
+    """Where to read from. The client holds the leader epoch against the log when the leader changes."""
+    epoch = -1 if start.is_unchecked else start.leader_epoch
+    return TopicPartition(start.topic, start.partition, max(start.offsets.base, start.log_start), leader_epoch=epoch)
 
 
 def _cut(name: tuple[str, int], what: str) -> str:

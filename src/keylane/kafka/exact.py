@@ -346,9 +346,7 @@ def _offsets(offsets: Sequence[Offset]) -> Iterator[Any]:
         try:
             for index, (one, metadata) in enumerate(zip(offsets, kept, strict=True)):
                 elements[index].offset = one.offset
-                _library.rd_kafka_topic_partition_set_leader_epoch(
-                    ctypes.byref(elements[index]), getattr(one, "leader_epoch", -1)
-                )
+                _library.rd_kafka_topic_partition_set_leader_epoch(ctypes.byref(elements[index]), one.leader_epoch)
                 if metadata:
                     elements[index].metadata = ctypes.cast(ctypes.c_char_p(metadata), ctypes.c_void_p).value
                     elements[index].metadata_size = len(metadata)

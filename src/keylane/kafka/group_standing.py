@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from keylane.errors import MetadataError, PeerError
 from keylane.kafka.logs import matching
 from keylane.offsets import OffsetMap, decode
+from keylane.offsets.codec import map_origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -71,12 +72,19 @@ def group_standing(admin: Admin, group: str, topics: Iterable[str]) -> tuple[Sta
     return tuple(standing)
 
 
+COPIED = (
+    "another program copied this commit, as a mirror of the cluster does it, and its offset map may speak of other "
+    "records: members decide by Commit.on_copied_map"
+)
+
+
 def offset_map_of(commit: CommittedOffset) -> tuple[OffsetMap, str | None]:
     """What a commit says is complete, of whatever software: by its offset alone, with the reason, when its metadata is
-    no offset map."""
-    if commit.metadata:
-        try:
-            return decode(commit.metadata, commit.offset), None
-        except MetadataError as error:
-            return OffsetMap(commit.offset), str(error)
-    return OffsetMap(commit.offset), None
+    no offset map, or one that was copied."""
+    try:
+        found = decode(commit.metadata, commit.offset)
+    except MetadataError as error:
+        return OffsetMap(commit.offset), str(error)
+    if map_origin(commit.metadata, commit.leader_epoch) == "copied":
+        return OffsetMap(commit.offset), COPIED
+    return found, None

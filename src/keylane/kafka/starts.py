@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException
 
 from keylane.consumer.start import Committed, Start, StartRule
+from keylane.consumer.start_report import report_starts
 from keylane.errors import HandlerError, PeerError, UsageError
 from keylane.kafka import exact
 from keylane.kafka.admin import Admin
 from keylane.kafka.faults import MOVED_ON, NO_PARTITION, describe, error_of
+from keylane.kafka.log_changes import Reached, changes_of
 from keylane.kafka.logs import ANSWER_S
 from keylane.kafka.moving import check_no_commits_at_brokers
 from keylane.kafka.places import are_apart, for_records
@@ -86,21 +88,39 @@ class Starts:
         targets = targets or {}
         starts: dict[tuple[str, int], Start] = {}
         first = []
+        resolved = []
         for found in self._found(names, targets, give_up_at):
             offsets, commit_first = self._rule.resolve(found)
+            resolved.append((found, offsets))
             name = (found.topic, found.partition)
-            own = self._rule.own_metadata(found)
-            start = Start(*name, next(self._epochs), offsets, found.log_start, found.log_end, own)
+            start = self._start(found, offsets)
             target = targets.get(name)
             if target is not None and target.again:
                 start, metadata = self._run_again(start, found, target.again)
                 if commit_first or start.offsets != offsets:
-                    first.append(_First(*name, start.offsets, metadata, offsets))
+                    first.append(_First(*name, start.offsets, metadata, offsets, start.leader_epoch))
             elif not self._external and (commit_first or target is not None):
                 first.append(_First(*name, offsets))
             starts[name] = start
         self._commit(first, starts, give_up_at)
+        report_starts(self._rule, resolved)
         return list(starts.values())
+
+    def _start(self, found: Committed, offsets: OffsetMap) -> Start:
+        is_known = found.offset == offsets.base != found.changed_from
+        epoch = found.leader_epoch if is_known else -1
+        return Start(
+            found.topic,
+            found.partition,
+            next(self._epochs),
+            offsets,
+            found.log_start,
+            found.log_end,
+            self._rule.own_metadata(found),
+            leader_epoch=epoch,
+            is_unchecked=epoch >= 0 and not found.is_checked,
+            origin=found.origin,
+        )
 
     def _commit(self, first: list[_First], starts: dict[tuple[str, int], Start], give_up_at: float) -> None:
         """What has to be committed before anything of `starts` runs. A map that the broker does not take leaves its
@@ -127,7 +147,8 @@ class Starts:
         """The start with these not complete, and the metadata that says so; or as it is, with the reason."""
         try:
             edited = run_again(start, again)
-            metadata = rewritten(edited, start.offsets, found.metadata, self._pipeline.metadata_cap)
+            cap, is_marked = self._pipeline.metadata_cap, start.leader_epoch >= 0
+            metadata = rewritten(edited, start.offsets, found.metadata, cap, is_marked=is_marked)
             made = replace(start, offsets=edited, metadata="")
             self._check_starts([made])
         except (UsageError, PeerError) as error:
@@ -211,15 +232,35 @@ class Starts:
                 raise _MovedOnError(f"{what} are another member's to read: {describe(failed)}")
             self._patience.ask_again(failed, give_up_at, what)
         self._check_brokers([(one.topic, one.partition) for one in found if one.offset < 0])
-        return [
-            Committed(
-                one.topic,
-                one.partition,
-                one.offset if one.offset >= 0 else None,
-                one.metadata,
-                *self._logs.bounds(one.topic, one.partition),
+        return self._checked(
+            [
+                Committed(
+                    one.topic,
+                    one.partition,
+                    one.offset if one.offset >= 0 else None,
+                    one.metadata,
+                    *self._logs.bounds(one.topic, one.partition),
+                    leader_epoch=one.leader_epoch,
+                )
+                for one in found
+            ]
+        )
+
+    def _checked(self, commits: list[Committed]) -> list[Committed]:
+        """The same, held against their logs: a commit's leader epoch tells whether those were cut since."""
+        reached = {
+            (one.topic, one.partition): Reached(
+                one.offset, one.leader_epoch, one.log_start, one.log_end, has_map=bool(one.metadata)
             )
-            for one in found
+            for one in commits
+            if one.offset is not None and one.leader_epoch >= 0
+        }
+        changes = changes_of(self._pipeline.kafka, reached, self._patience.pause)
+        return [
+            replace(one, is_checked=True, changed_from=changes[one.topic, one.partition])
+            if (one.topic, one.partition) in changes
+            else one
+            for one in commits
         ]
 
     def _check_brokers(self, names: Names) -> None:
@@ -240,16 +281,23 @@ class _MovedOnError(Exception):
 class _First:
     """The commit of a resolved start: an `Offset` of the port."""
 
-    __slots__ = ("before", "metadata", "name", "offset")
+    __slots__ = ("before", "leader_epoch", "metadata", "name", "offset")
 
     def __init__(
-        self, topic: str, partition: int, offsets: OffsetMap, metadata: str = "", before: OffsetMap | None = None
+        self,
+        topic: str,
+        partition: int,
+        offsets: OffsetMap,
+        metadata: str = "",
+        before: OffsetMap | None = None,
+        leader_epoch: int = -1,
     ) -> None:
         self.name = (topic, partition)
         self.offset = offsets.base
         self.metadata = metadata
         self.before = before
         """Where it starts if the broker does not take the metadata; None: it has none."""
+        self.leader_epoch = leader_epoch
 
 
 def run_again(start: Start, again: Collection[int]) -> OffsetMap:

@@ -57,6 +57,7 @@ COUNTERS = {
     "commits_put_off": "Commits of a partition that waited because its offset map did not fit yet",
     "already_complete": "Polled records that an earlier run had completed",
     "lost_to_retention": "Offsets that the log had dropped before they were complete",
+    "began_without_commit": "Partitions that were assigned without a committed offset of the group",
     "held": "Failed attempts that used none up, because a service was down",
     "transactions_aborted": "Aborted transactions: what was in them runs again",
     "workers_died": "Worker processes that ended under a record, and were replaced",

@@ -1,6 +1,6 @@
 """Offsets without Kafka: what is complete, what may be dispatched, what is committed, and how that is written down.
 
-Doors: the package itself, `codec`, `edits`.
+Doors: the package itself, `codec`, `edits`, `read_epoch`.
 """
 
 from keylane.offsets.codec import Encoding, decode, encode, encoding_of, is_map

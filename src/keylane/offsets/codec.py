@@ -18,7 +18,7 @@ from enum import Enum
 from functools import partial
 from itertools import cycle
 from operator import mul
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import zstandard
 
@@ -102,12 +102,15 @@ _FOREIGN_MAGIC = {b"\x01": "Kafka Streams (magic 1)", b"\x02": "Kafka Streams (m
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def encode(offset_map: OffsetMap, encoding: Encoding | str | None = None) -> str:
+def encode(offset_map: OffsetMap, encoding: Encoding | str | None = None, *, is_marked: bool = False) -> str:
     """Metadata for a commit of `offset_map.base`, in the smallest encoding, or in the one that is named.
 
     ASCII, 4 characters for every 3 bytes begun. Empty when nothing from the base on is complete (unless an encoding is
     named). Raises `UsageError` for an encoding that cannot carry the map (v1: a length above 32,767; any: a span above
     2^31 - 1), that is not written (ByteArray), or that does not exist.
+
+    `is_marked` says in it that it is committed beside a leader epoch, where no decoder of maps looks. That may cost up
+    to `MARK_BYTES` bytes, and one more incomplete offset at the top.
     """
     if offset_map.span > MAX_SPAN:
         raise UsageError(f"{offset_map!r} spans {offset_map.span} offsets: at most {MAX_SPAN} can be written")
@@ -117,6 +120,8 @@ def encode(offset_map: OffsetMap, encoding: Encoding | str | None = None) -> str
         data = _smallest(offset_map)
     else:
         data = b""
+    if data and is_marked:
+        return _marked(data, offset_map)
     return base64.b64encode(data).decode("ascii")
 
 
@@ -143,6 +148,53 @@ def _smallest(offset_map: OffsetMap) -> bytes:
             if not plain.is_bitset or offset_map.span <= BITSET_ZSTD_MAX_SPAN:
                 best = min(best, plain.zstd.magic + _compressed(bodies.build(plain)), key=len)
     return best
+
+
+_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+
+MapOrigin = Literal["own", "unmarked", "copied"]
+"""Who committed a map: keylane, beside the map's leader epoch; software whose maps have no mark (the JVM's Parallel
+Consumer, an earlier keylane); or another program that copied a map of keylane's, as mirrors of clusters do."""
+
+
+def map_origin(metadata: str, leader_epoch: int) -> MapOrigin | None:
+    """Of a commit with this leader epoch (-1: none); None for metadata that is no map."""
+    if not metadata or not is_map(metadata):
+        return None
+    if leader_epoch >= 0:
+        return "own"
+    return "copied" if is_marked(metadata) else "unmarked"
+
+
+def is_marked(metadata: str) -> bool:
+    """Whether `encode` marked this map: it was committed beside a leader epoch. One beside none was copied."""
+    text = metadata.rstrip("=")
+    spare_bits = 4 ** (len(metadata) - len(text)) - 1
+    return len(text) > 1 and spare_bits > 0 and _ALPHABET.find(text[-1]) & spare_bits == 1
+
+
+def _marked(data: bytes, offset_map: OffsetMap) -> str:
+    """Base64 with a 1 in the spare bits of its last character, which no decoder looks at."""
+    if len(data) % 3 == 0:  # there are none
+        data = _resized(data, offset_map)
+    text = base64.b64encode(data).decode("ascii")
+    body = text.rstrip("=")
+    return body[:-1] + _ALPHABET[_ALPHABET.index(body[-1]) | 1] + "=" * (len(text) - len(body))
+
+
+def _resized(data: bytes, offset_map: OffsetMap) -> bytes:
+    """The same map in one byte less, or in up to `MARK_BYTES` more, no multiple of three."""
+    encoding = _BY_MAGIC[data[:1]]
+    if encoding.is_zstd:
+        return data[:1] + _compressed(_decompressed(data[1:]), checksum=True)
+    if not encoding.is_bitset:
+        return data + (b"\0\0" if encoding.is_v1 else b"\0\0\0\0")  # one more run, of 0
+    if offset_map.span % 8:
+        return data[:-1]  # without its pad byte, which readers do not need
+    if encoding.is_v1:
+        return Encoding.BITSET_V2.magic + _Bodies(offset_map).build(Encoding.BITSET_V2)
+    return data[:1] + struct.pack(">i", offset_map.span + 1) + data[5:] + b"\0"  # one more offset, incomplete
 
 
 class _Bodies:
@@ -195,9 +247,10 @@ def _bits(lengths: list[int], span: int) -> bytes:
     return int("".join(runs) or "0", 2).to_bytes(_bitset_bytes(span), "little")
 
 
-def _compressed(body: bytes) -> bytes:
+def _compressed(body: bytes, *, checksum: bool = False) -> bytes:
     """One frame without its content size, as a streaming encoder leaves it."""
-    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=False, write_checksum=False).compress(body)
+    compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=False, write_checksum=checksum)
+    return compressor.compress(body)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

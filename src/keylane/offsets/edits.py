@@ -61,12 +61,13 @@ def _without(runs: Iterable[range], offsets: list[int]) -> Iterator[range]:
         yield range(start, run.stop)
 
 
-def rewritten(edited: OffsetMap, committed: OffsetMap, metadata: str, cap: int) -> str:
+def rewritten(edited: OffsetMap, committed: OffsetMap, metadata: str, cap: int, *, is_marked: bool = False) -> str:
     """Metadata of at most `cap` characters for an edit of the map in `metadata`, which is `committed`.
 
     It has the same encoding where that carries the edited map within the cap, else the smallest one; empty where
-    nothing above the base is complete. Raises `UsageError` for a map that does not fit, also later, when a consumer
-    completes what is incomplete in it, and for one in an encoding that is read and never written (ByteArray).
+    nothing above the base is complete. `is_marked`: it is committed beside a leader epoch. Raises `UsageError` for a
+    map that does not fit, also later, when a consumer completes what is incomplete in it, and for one in an encoding
+    that is read and never written (ByteArray).
     """
     encoding = next((one for one in Encoding if one.label == encoding_of(metadata)), None)
     if encoding is not None and not encoding.is_written:
@@ -77,9 +78,9 @@ def rewritten(edited: OffsetMap, committed: OffsetMap, metadata: str, cap: int) 
     if not edited.span:
         return ""
     is_harder = edited.span > committed.span or edited.incomplete_count > committed.incomplete_count
-    made = _kept(edited, encoding)
+    made = _kept(edited, encoding, is_marked=is_marked)
     if made is None or len(made) > cap:
-        made = encode(edited)
+        made = encode(edited, is_marked=is_marked)
     if len(made) > cap or (is_harder and not _stays_within(edited, DispatchBound.for_cap(cap))):
         raise UsageError(
             f"its offset map would have {edited.incomplete_count} incomplete of {edited.span} offsets, more than "
@@ -92,12 +93,12 @@ def _stays_within(edited: OffsetMap, bound: DispatchBound) -> bool:
     return edited.span <= bound.max_span or edited.incomplete_count <= bound.max_incomplete
 
 
-def _kept(edited: OffsetMap, encoding: Encoding | None) -> str | None:
+def _kept(edited: OffsetMap, encoding: Encoding | None, *, is_marked: bool) -> str | None:
     """Metadata in this encoding; None where it cannot carry the map, or only at the cost of a bit for each of millions
     of offsets."""
     if encoding is None or (encoding.is_bitset and edited.span > BITSET_ZSTD_MAX_SPAN):
         return None
     try:
-        return encode(edited, encoding)
+        return encode(edited, encoding, is_marked=is_marked)
     except UsageError:
         return None

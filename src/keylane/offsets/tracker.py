@@ -33,6 +33,9 @@ _BITSET_OVERHEAD_BYTES = 1 + 4 + 1
 _RUN_LENGTH_OVERHEAD_BYTES, _RUN_LENGTH_BYTES_AN_INCOMPLETE = 1, 2 * 4
 """RunLength v2: magic byte; an incomplete run and the complete one after it, int32 each; adjacent ones share it."""
 
+MARK_BYTES = 4
+"""The most that it costs to mark a map (`keylane.offsets.codec`)."""
+
 _INCOMPLETE, _COMPLETE = 0, 1
 _COMPLETE_BYTE = bytes([_COMPLETE])
 
@@ -258,7 +261,7 @@ class DispatchBound:
     invariant of all later maps (docs/adr/0002). One stuck record keeps the incompletes at 1 and never stops its
     partition.
 
-    With 4,096 characters: a span of 24,528 offsets (BitSet v2) or 383 incompletes (RunLength v2), without counting on
+    With 4,096 characters: a span of 24,496 offsets (BitSet v2) or 383 incompletes (RunLength v2), without counting on
     compression. However small the cap, the base's own record may run: alone it needs no map.
     """
 
@@ -270,7 +273,7 @@ class DispatchBound:
     @classmethod
     def for_cap(cls, metadata_cap: int) -> DispatchBound:
         """The bound for metadata of at most `metadata_cap` characters (Base64: 3 bytes in 4 characters)."""
-        size = max(0, metadata_cap) // 4 * 3
+        size = max(0, max(0, metadata_cap) // 4 * 3 - MARK_BYTES)
         return cls(
             max_span=min(max(1, 8 * (size - _BITSET_OVERHEAD_BYTES)), MAX_SPAN),
             max_incomplete=max(0, (size - _RUN_LENGTH_OVERHEAD_BYTES) // _RUN_LENGTH_BYTES_AN_INCOMPLETE),
@@ -287,7 +290,10 @@ class PartitionTracker:
     later snapshot until the base passes it.
     """
 
-    def __init__(self, start: OffsetMap | int) -> None:
+    def __init__(self, start: OffsetMap | int, *, is_unchecked: bool = False) -> None:
+        """`is_unchecked`: the log may turn out to be another one than the committed map's (`cut_committed_map`), so
+        that the base passes what that has complete only as it is polled."""
+        self._is_unchecked = is_unchecked
         committed = OffsetMap(start) if isinstance(start, int) else start.trimmed()
         self.base = committed.first_incomplete(committed.base)
         """The commit-ready offset: everything below it is complete. It is never complete itself."""
@@ -357,6 +363,28 @@ class PartitionTracker:
         self._advance()
         self._thin()
         return len(offsets) - (self.pending - before)
+
+    @property
+    def committed_until(self) -> int:
+        """The highest offset that the committed map has complete, while it is not polled; -1 from then on."""
+        return -1 if self._ahead is None else self._ahead.highest_completed
+
+    def cut_committed_map(self, offset: int) -> int:
+        """The committed map holds below this offset alone, which was not polled yet: from there on the log has other
+        records. Returns how many offsets it had complete there."""
+        ahead = self._ahead
+        assert ahead is not None, self
+        assert self.position <= offset <= ahead.highest_completed, (offset, self.position, ahead)
+        stop = ahead.highest_completed + 1
+        complete = stop - offset - _length(ahead.incomplete_within(offset, stop))
+        kept = [range(start, end) for start, end in ahead.incomplete_within(self.position, offset)]
+        cut = OffsetMap(self.position, kept, offset - 1).trimmed()
+        self._ahead = cut if cut.span else None
+        self.highest_dispatched = cut.highest_completed  # all that is polled counts as dispatched already
+        self.incomplete -= _length(ahead.incomplete_within(cut.highest_completed + 1, stop))
+        self.highest_completed = cut.highest_completed if cut.span else self._highest_complete_polled()
+        self.changes += 1
+        return complete
 
     def observe_end(self, log_end_offset: int) -> None:
         """The log ends here for now (a partition EOF): what was not polled up to it is a gap."""
@@ -513,7 +541,8 @@ class PartitionTracker:
         self._head = len(self._window) if head < 0 else head
         if self._head >= COMPACT_AT:
             self._cut(self._head)
-        if head < 0 and not self._stuck and self._ahead is not None:  # on through what the committed map has complete
+        if head < 0 and not self._stuck and self._ahead is not None and not self._is_unchecked:
+            # on through what the committed map has complete
             self._cut(self._head)
             self._start = self.position = self._ahead.first_incomplete(self._start)
             self._leave_committed_map()
@@ -553,6 +582,15 @@ class PartitionTracker:
         del self._stuck[at]
         return True
 
+    def _highest_complete_polled(self) -> int:
+        """The highest complete offset below the position; the base - 1 when there is none above it."""
+        index = self._window.rfind(_COMPLETE)
+        offset = self._start + index if index >= 0 else self._start - 1
+        at = len(self._stuck)
+        while index < 0 and at and self._stuck[at - 1] == offset:
+            at, offset = at - 1, offset - 1
+        return max(offset, self.base - 1)
+
     def _count(self, start: int, stop: int) -> int:
         """Incomplete polled offsets from `start` to `stop` - 1."""
         first = self._start
@@ -576,6 +614,10 @@ class PartitionTracker:
                 return self._start + window.rfind(_INCOMPLETE, index, stop)
             index = window.find(_INCOMPLETE, stop)
         return None
+
+
+def _length(runs: Iterable[tuple[int, int]]) -> int:
+    return sum(stop - start for start, stop in runs)
 
 
 def _contiguous(offsets: Sequence[int]) -> Sequence[tuple[int, int]]:

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from keylane.errors import MetadataError, UsageError
 from keylane.offsets import Encoding, OffsetMap, decode, encode
-from keylane.offsets.codec import V1_LIMIT
+from keylane.offsets.codec import V1_LIMIT, is_marked
+from keylane.offsets.tracker import MARK_BYTES
+from kit.examples import examples
 
 WRITTEN = [encoding for encoding in Encoding if encoding.is_written]
 
@@ -59,6 +61,24 @@ def test_every_encoding_round_trips_or_says_that_it_cannot_carry_the_map(
             encode(offset_map, encoding)
     else:
         assert decode(encode(offset_map, encoding), offset_map.base) == offset_map
+
+
+@given(offset_maps(longest_run=3_000), st.sampled_from([None, *WRITTEN]))
+@settings(max_examples=examples(3_000), deadline=None)
+def test_a_mark_changes_nothing_of_the_map_and_costs_next_to_nothing(
+    offset_map: OffsetMap, encoding: Encoding | None
+) -> None:
+    try:
+        plain = encode(offset_map, encoding)
+    except UsageError:
+        assume(False)
+    marked = encode(offset_map, encoding, is_marked=True)
+    assert decode(marked, offset_map.base).trimmed() == offset_map
+    assert not is_marked(plain)
+    assert is_marked(marked) == bool(plain), "an empty map has nothing to mark"
+    assert len(marked) <= len(plain) + (MARK_BYTES + 2) // 3 * 4
+    if len(binascii.a2b_base64(plain)) % 3:
+        assert binascii.a2b_base64(marked) == binascii.a2b_base64(plain)
 
 
 @given(offset_maps(longest_run=2**26))

@@ -1,4 +1,5 @@
-"""Whatever is dispatched under the bound, and whatever order it completes in: every map fits the cap, uncompressed."""
+"""Whatever is dispatched under the bound, and whatever order it completes in: every map fits the cap, marked and
+uncompressed."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ def smallest_plain(offset_map: OffsetMap) -> int:
     if not offset_map.span:
         return 0
     return min(
-        len(encode(offset_map, encoding)) for encoding in PLAIN if not encoding.is_v1 or offset_map.span <= V1_LIMIT
+        len(encode(offset_map, encoding, is_marked=True))
+        for encoding in PLAIN
+        if not encoding.is_v1 or offset_map.span <= V1_LIMIT
     )
 
 
@@ -52,8 +55,10 @@ def run(cap: int, seed: int, steps: int, batch: int, stuck_share: float, far: in
         del running[keep:]
         if chance.random() < 0.05 and stuck:
             tracker.complete([stuck.pop(chance.randrange(len(stuck)))])
-        longest = max(longest, smallest_plain(tracker.snapshot()))
+        snapshot = tracker.snapshot()
+        longest = max(longest, smallest_plain(snapshot))
         assert longest <= cap
+        assert len(encode(snapshot, is_marked=True)) <= cap
     return longest
 
 

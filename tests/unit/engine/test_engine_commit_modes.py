@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -176,7 +177,8 @@ def test_a_commit_that_was_overtaken_by_a_revoke_counts_for_nothing() -> None:
 
 def partition() -> Partition:
     made = pipeline(ordering="unordered")
-    return Partition(Start("t", 0, 1, OffsetMap(0), 0, 100), made, make_core(made, SomeWorkers(4)), BOUND)
+    start = Start("t", 0, 1, OffsetMap(0), 0, 100)
+    return Partition(start, made, make_core(made, SomeWorkers(4)), BOUND, log=logging.getLogger("test"))
 
 
 class Completing:

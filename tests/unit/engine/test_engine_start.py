@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+import keylane as kl
 from keylane.consumer.start import Committed, StartRule
+from keylane.consumer.start_report import report_starts
 from keylane.errors import HandlerError, PeerError
 from keylane.offsets import OffsetMap, encode
 
@@ -16,8 +19,8 @@ def resolve(group: str, found: Committed, offset_reset: Any, **rules: Any) -> tu
     return StartRule(group, offset_reset, **rules).resolve(found)
 
 
-def found(offset: int | None, metadata: str = "", log_start: int = 0, log_end: int = 100) -> Committed:
-    return Committed("flights", 3, offset, metadata, log_start, log_end)
+def found(offset: int | None, metadata: str = "", log_start: int = 0, log_end: int = 100, **more: Any) -> Committed:
+    return Committed("flights", 3, offset, metadata, log_start, log_end, **more)
 
 
 @pytest.mark.parametrize(("policy", "base"), [("earliest", 7), ("latest", 100)])
@@ -147,3 +150,98 @@ def test_the_users_own_metadata_is_given_back_and_no_warning(caplog: pytest.LogC
 
 def test_a_base_below_the_log_start_is_left_to_the_tracker() -> None:
     assert resolve("g", found(3, log_start=50), "latest") == (OffsetMap(3), False)
+
+
+# --- copied maps ---
+
+MAP = OffsetMap(10, [10, 13], 20)
+MARKED = encode(MAP, is_marked=True)
+
+
+def test_a_map_beside_the_epoch_that_it_was_committed_with_is_taken_up() -> None:
+    own = found(10, MARKED, leader_epoch=0)
+    assert own.origin == "own"
+    assert resolve("g", own, "latest", on_copied_map="fail") == (MAP, False)
+
+
+@pytest.mark.parametrize("rule", ["run_again", "fail", "believe"])
+def test_a_map_without_a_mark_is_believed_whatever_the_rule(rule: Any) -> None:
+    others = found(10, encode(MAP))
+    assert others.origin == "unmarked"
+    assert resolve("g", others, "latest", on_copied_map=rule) == (MAP, False)
+
+
+def test_a_marked_map_without_an_epoch_was_copied() -> None:
+    copied = found(10, MARKED)
+    assert copied.origin == "copied"
+    assert resolve("g", copied, "latest") == (OffsetMap(10), False)
+    assert resolve("g", copied, "latest", on_copied_map="believe") == (MAP, False)
+    with pytest.raises(PeerError, match=r"flights-3: the commit of offset 10 was copied .*up to 9 complete records"):
+        resolve("g", copied, "latest", on_copied_map="fail")
+
+
+@pytest.mark.parametrize(
+    ("delivery", "by_default"),
+    [("at_least_once", "run_again"), ("at_most_once", "fail"), ("almost_once", "fail"), ("transactional", "fail")],
+)
+def test_by_default_a_mode_fails_whose_promise_a_repeat_would_break(delivery: Any, by_default: str) -> None:
+    kafka = {"bootstrap.servers": "h:1", "group.id": "g"}
+    made = kl.Pipeline(kafka=kafka, topics=["t"], handler=print, delivery=delivery, outputs=["o"])
+    assert StartRule.of(made).on_copied_map == by_default
+    chosen = replace(made, commit=kl.Commit(on_copied_map="believe"))
+    assert StartRule.of(chosen).on_copied_map == "believe"
+
+
+# --- logs that were cut ---
+
+
+def test_the_map_ends_where_the_log_was_cut(caplog: pytest.LogCaptureFixture) -> None:
+    cut = found(10, MARKED, leader_epoch=3, is_checked=True, changed_from=16)
+    with caplog.at_level(logging.WARNING, "keylane"):
+        assert resolve("g", cut, "latest") == (OffsetMap(10, [10, 13], 15), False)
+    assert "its log was cut at 16" in caplog.text
+    assert "has 5 of these offsets complete" in caplog.text
+    whole = found(10, MARKED, leader_epoch=3, is_checked=True, changed_from=21)
+    assert resolve("g", whole, "latest") == (MAP, False)
+
+
+def test_an_offset_beyond_the_cut_is_refused_with_the_command_that_goes_on_there() -> None:
+    cut = found(60, leader_epoch=3, is_checked=True, changed_from=40)
+    reset = r"`keylane groups reset g --topic flights:3 --to-offset 40 --execute`"
+    with pytest.raises(PeerError, match=rf"committed 60 for flights-3, and its log was cut at 40 .*{reset}"):
+        resolve("g", cut, "latest")
+    assert resolve("g", cut, "latest", beyond_log_end="earliest") == (OffsetMap(40), True)
+    assert resolve("g", cut, "latest", beyond_log_end="latest") == (OffsetMap(100), True)
+    at_the_cut = found(40, leader_epoch=3, is_checked=True, changed_from=40)
+    assert resolve("g", at_the_cut, "latest") == (OffsetMap(40), False)
+
+
+# --- what is said of starts ---
+
+
+def reported(caplog: pytest.LogCaptureFixture, rule: StartRule, *starts: Committed) -> list[tuple[str, str]]:
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "keylane"):
+        report_starts(rule, [(one, rule.resolve(one)[0]) for one in starts])
+    return [(one.levelname, one.getMessage()) for one in caplog.records]
+
+
+def test_a_partition_without_a_commit_is_named_with_where_it_begins(caplog: pytest.LogCaptureFixture) -> None:
+    [(level, text)] = reported(caplog, StartRule("g"), found(None, log_start=7))
+    assert level == "WARNING", "93 records are passed over"
+    assert "offset_reset='latest' says; 93 records of their logs are passed over: flights-3 at 100 of 7 to 100" in text
+    [(level, text)] = reported(caplog, StartRule("g", "earliest"), *(found(None, log_start=7) for _ in range(8)))
+    assert level == "INFO"
+    assert "8 partitions begin without a committed offset" in text
+    assert text.endswith("flights-3 at 7 of 7 to 100 and 3 more")
+
+
+def test_copied_and_unmarked_maps_are_told_in_one_line_each(caplog: pytest.LogCaptureFixture) -> None:
+    copied, unmarked, own = found(10, MARKED), found(10, encode(MAP)), found(10, MARKED, leader_epoch=0)
+    told = reported(caplog, StartRule("g"), copied, unmarked, copied, own, found(5))
+    assert [level for level, _ in told] == ["INFO", "WARNING"]
+    assert "offset maps of 1 partitions were committed without a leader epoch" in told[0][1]
+    assert "commits of 2 partitions were copied" in told[1][1]
+    assert "up to 18 complete records run again" in told[1][1]
+    [(level, text)] = reported(caplog, StartRule("g", on_copied_map="believe"), copied)
+    assert (level, "are believed" in text) == ("INFO", True)

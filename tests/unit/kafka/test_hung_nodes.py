@@ -41,6 +41,7 @@ class Entry(NamedTuple):
     name: tuple[str, int]
     offset: int
     metadata: str
+    leader_epoch: int = -1
 
 
 @pytest.fixture

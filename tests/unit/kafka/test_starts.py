@@ -84,6 +84,9 @@ class World:
     def give_up_at(self) -> float:
         return 0.0
 
+    def pause(self) -> bool:
+        return True
+
     def wait(self, _: float, text: str) -> None:
         self.waits.append(text)
         raise BrokerUnavailableError(text)

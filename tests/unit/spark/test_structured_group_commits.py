@@ -18,15 +18,21 @@ T0 = ("t", 0)
 
 
 def test_offsets_of_both_sources() -> None:
-    ours = json.dumps(Plan("q", 3, {T0: 5}, {T0: 9}).to_json())
-    assert ended_at(ours) == {T0: OffsetMap(9)}
-    assert ended_at('{"t":{"0":9},"u":{"3":1}}') == {T0: OffsetMap(9), ("u", 3): OffsetMap(1)}
-    assert ended_at("{'t': {'0': 9}}") == {T0: OffsetMap(9)}, "as PySpark before 4.2 has it"
+    ours = json.dumps(Plan("q", 3, {T0: 5}, {T0: 9}, epochs={T0: 4}).to_json())
+    assert ended_at(ours) == ({T0: OffsetMap(9)}, {T0: 4})
+    assert ended_at('{"t":{"0":9},"u":{"3":1}}') == ({T0: OffsetMap(9), ("u", 3): OffsetMap(1)}, {})
+    assert ended_at("{'t': {'0': 9}}") == ({T0: OffsetMap(9)}, {}), "as PySpark before 4.2 has it"
 
 
 @pytest.mark.parametrize("text", [None, "null", "5", "not json", '{"logOffset":3}', '{"t":{"a":3}}', '{"t":{"0":"x"}}'])
 def test_other_sources_say_nothing(text: str | None) -> None:
-    assert ended_at(text) == {}
+    assert ended_at(text) == ({}, {})
+
+
+@pytest.fixture(autouse=True)
+def leaders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers that tell their epochs."""
+    monkeypatch.setattr(GroupCommits, "_epochs", lambda _self, ended: dict.fromkeys(ended, 7))
 
 
 class Member:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -26,6 +26,11 @@ class OneLog:
 
     def partitions(self) -> list[Any]:
         return [NAME]
+
+    epochs: ClassVar[dict[Any, int]] = {}
+
+    def changes(self, *_: Any) -> dict[Any, int]:
+        return {}
 
     def log_starts(self, names: list[Any]) -> dict[Any, int]:
         return dict.fromkeys(names, self.start)

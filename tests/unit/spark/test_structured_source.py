@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -33,6 +33,11 @@ class OneLog:
 
     def partitions(self) -> list[TopicPartition]:
         return [NAME]
+
+    epochs: ClassVar[dict[Any, int]] = {}
+
+    def changes(self, *_: Any) -> dict[Any, int]:
+        return {}
 
     def log_starts(self, names: list[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(names, 0)

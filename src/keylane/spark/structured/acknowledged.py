@@ -47,6 +47,7 @@ class GroupOffset:
     name: tuple[str, int]
     offset: int
     metadata: str
+    leader_epoch: int
 
 
 def acknowledged(
@@ -88,7 +89,7 @@ class Acknowledged:
         else:
             carried = self._write_without_carried(frame, batch, running.plan, self._carry_over).records()
         self._carried = len(carried)
-        offsets = to_commit(group_offsets(running.plan, carried))
+        offsets = to_commit(group_offsets(running.plan, carried), running.plan.epochs)
         if offsets:
             self._member.commit(offsets)
 
@@ -187,15 +188,17 @@ def made_of(plan: Plan, batch: int, reports: list[TaskReport]) -> CarryList:
     return CarryList(batch, plan.id, plan.seq, carried, dead)
 
 
-def to_commit(maps: dict[tuple[str, int], OffsetMap]) -> list[GroupOffset]:
-    """Offsets with their maps; a partition whose map does not fit is put off."""
+def to_commit(maps: dict[tuple[str, int], OffsetMap], epochs: Mapping[tuple[str, int], int]) -> list[GroupOffset]:
+    """Offsets with their maps, and the leader epochs that are known of their logs; a partition whose map does not fit
+    is put off."""
     made = []
     for name, one in maps.items():
-        metadata = encode(one)
+        epoch = epochs.get(name, -1)
+        metadata = encode(one, is_marked=epoch >= 0)
         if len(metadata) > DEFAULT_METADATA_CAP:
             logger.warning("%s-%d: the offset map has %d characters; its commit is put off", *name, len(metadata))
             continue
-        made.append(GroupOffset(name, one.base, metadata))
+        made.append(GroupOffset(name, one.base, metadata, epoch))
     return made
 
 

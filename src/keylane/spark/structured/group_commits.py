@@ -12,7 +12,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-from keylane.errors import KeylaneError, UsageError
+from keylane.errors import KeylaneError, PeerError, UsageError
 from keylane.offsets import OffsetMap
 from keylane.spark.structured.acknowledged import INSTANCE_ID, to_commit
 from keylane.spark.structured.plans import Plan, group_offsets
@@ -21,9 +21,14 @@ from keylane.spark.structured.query_events import QueryListener
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from keylane.kafka.admin import Admin
     from keylane.kafka.sole_member import SoleMember
+    from keylane.spark.structured.options import TopicPartition
 
 logger = logging.getLogger(__name__)
+
+LOOK_MS = 2_000
+"""How long it is asked who leads a partition: a commit without that is better than one that is late."""
 
 
 class GroupCommits(QueryListener):
@@ -48,6 +53,7 @@ class GroupCommits(QueryListener):
         self._kafka = dict(kafka)
         self._query = query
         self._member: SoleMember | None = None
+        self._admin: Admin | None = None
         self._run_id: str | None = None
         """Of the query's run that was heard of last."""
         self._stopped = False
@@ -58,9 +64,12 @@ class GroupCommits(QueryListener):
         progress = event.progress
         if self._query is not None and progress.name != self._query:
             return
-        ended: dict[tuple[str, int], OffsetMap] = {}
+        ended: dict[TopicPartition, OffsetMap] = {}
+        epochs: dict[TopicPartition, int] = {}
         for source in progress.sources:
-            ended |= ended_at(source.endOffset)
+            maps, known = ended_at(source.endOffset)
+            ended |= maps
+            epochs |= known
         if not ended:
             return
         self._run_id = str(progress.runId)
@@ -68,10 +77,24 @@ class GroupCommits(QueryListener):
             if self._stopped:
                 return
             try:
-                self._joined({topic for topic, _ in ended}).commit(to_commit(ended))
+                member = self._joined({topic for topic, _ in ended})
+                member.commit(to_commit(ended, epochs or self._epochs(ended)))
             except KeylaneError:
                 logger.exception("nothing more is committed for group %r", self._kafka["group.id"])
                 self._stopped = True
+
+    def _epochs(self, ended: Mapping[TopicPartition, OffsetMap]) -> dict[TopicPartition, int]:
+        """Of the leaders of now, for a source that does not know them."""
+        if self._admin is None:
+            from keylane.kafka.admin import Admin
+
+            self._admin = Admin(self._kafka, timeout_ms=LOOK_MS)
+        try:
+            led = self._admin.led_log_ends(ended)
+        except PeerError as error:
+            logger.info("group %r: this commit has no leader epoch: %s", self._kafka["group.id"], error)
+            return {}
+        return {name: one.leader_epoch for name, one in led.items() if one is not None and one.leader_epoch >= 0}
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         if str(event.runId) == self._run_id:
@@ -98,23 +121,25 @@ class GroupCommits(QueryListener):
         return self._member
 
 
-def ended_at(text: str | None) -> dict[tuple[str, int], OffsetMap]:
-    """Where a source's `endOffset` has its partitions; empty for a source that is not Kafka."""
+def ended_at(text: str | None) -> tuple[dict[TopicPartition, OffsetMap], dict[TopicPartition, int]]:
+    """Where a source's `endOffset` has its partitions, and the leader epochs that it knows; empty for a source that is
+    not Kafka."""
     try:
         value = json.loads(text or "null")
     except ValueError:
         try:
             value = ast.literal_eval(text or "")  # PySpark before 4.2 gives the text of a dict
         except (ValueError, SyntaxError):
-            return {}
+            return {}, {}
     if not isinstance(value, dict):
-        return {}
+        return {}, {}
     if {"id", "seq", "from", "next"} <= value.keys():
-        return group_offsets(Plan.from_json(value))
+        plan = Plan.from_json(value)
+        return group_offsets(plan), dict(plan.epochs)
     offsets = {}
     for topic, partitions in value.items():
         for partition, offset in partitions.items() if isinstance(partitions, dict) else ():
             if not partition.isdecimal() or not isinstance(offset, int):
-                return {}
+                return {}, {}
             offsets[topic, int(partition)] = OffsetMap(offset)
-    return offsets
+    return offsets, {}

@@ -71,7 +71,14 @@ class OlderStreamReader(DataSourceStreamReader):
             ADMISSION.need("the checkpoint has carried records, which")
         if plan.seq != before.seq + 1:  # it was made before it was known where the query stands
             starts = {**plan.start, **self._asked.log_starts(list(plan.next))}
-            plan = follow(before, starts, plan.next, fail_on_data_loss=self._options.fail_on_data_loss)
+            plan = follow(
+                before,
+                starts,
+                plan.next,
+                fail_on_data_loss=self._options.fail_on_data_loss,
+                epochs=plan.epochs,
+                changes=self._asked.changes(before, starts, dict(plan.next)),
+            )
             if plan is before:
                 return []
         return tasks(plan.spans(), self._options)
@@ -91,10 +98,17 @@ class OlderStreamReader(DataSourceStreamReader):
 
     def _first(self) -> Plan:
         starts, maps = self._asked.resolve(self._options.start, self._asked.partitions())
-        return Plan(uuid.uuid4().hex, 0, starts, starts, maps)
+        return Plan(uuid.uuid4().hex, 0, starts, starts, maps, self._asked.epochs)
 
     def _to_the_ends(self, before: Plan) -> Plan:
         names: list[TopicPartition] = self._asked.partitions()
         starts, ends = self._asked.log_starts(names), self._asked.log_ends(names)
         known = {name: end for name, end in ends.items() if name in starts}
-        return follow(before, starts, known, fail_on_data_loss=self._options.fail_on_data_loss)
+        return follow(
+            before,
+            starts,
+            known,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+            epochs=self._asked.epochs,
+            changes=self._asked.changes(before, starts, known),
+        )

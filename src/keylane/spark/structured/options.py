@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from keylane.errors import UsageError
 from keylane.kafka.java_settings import translate
+from keylane.pipeline import OnCopiedMap
 from keylane.telling import did_you_mean, shown
 
 if TYPE_CHECKING:
@@ -117,6 +118,8 @@ class SourceOptions:
     include_headers: bool = False
     carry_over: str | None = None
     """The folder of carry-over lists."""
+    on_copied_map: OnCopiedMap = "run_again"
+    """As `keylane.Commit.on_copied_map`, under startingOffsets=committed."""
 
     @property
     def group_id(self) -> str | None:
@@ -141,7 +144,7 @@ SOURCE_OPTIONS = (
     "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp",
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
     "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "groupIdPrefix",
-    "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "carryOver",
+    "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "carryOver", "onCopiedMap",
 )  # fmt: skip
 
 _KNOWN = {name.lower(): name for name in SOURCE_OPTIONS}
@@ -202,7 +205,15 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         group_id_prefix=given.get("groupIdPrefix") or "keylane-source",
         include_headers=given.flag("includeHeaders", default=False),
         carry_over=given.get("carryOver"),
+        on_copied_map=_on_copied_map(given.get("onCopiedMap")),
     )
+
+
+def _on_copied_map(text: str | None) -> OnCopiedMap:
+    for choice in get_args(OnCopiedMap):
+        if (text or "run_again").strip().lower() == choice:
+            return cast("OnCopiedMap", choice)
+    raise UsageError(f"onCopiedMap={text!r}: give one of {', '.join(get_args(OnCopiedMap))}")
 
 
 def _shown(partitions: list[TopicPartition]) -> str:

@@ -11,8 +11,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from keylane.consumer.start import cut_at
 from keylane.errors import PeerError
-from keylane.offsets import OffsetMap, decode
+from keylane.offsets import OffsetMap, decode, encode
 from keylane.spark.structured import spans
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ class Plan:
     next: Mapping[TopicPartition, int]
     done: Mapping[TopicPartition, tuple[int, str]] = field(default_factory=dict)
     """Base and metadata of what the group had complete above `start` when the query began."""
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Of the leaders that the logs had when the batch was planned: a log that was cut since has a later one. Without
+    those of plans of earlier versions, and where leaders have none."""
     redo: int | None = None
     """The Spark batch whose carry-over list is run again."""
 
@@ -55,6 +59,8 @@ class Plan:
         made: dict[str, Any] = {"id": self.id, "seq": self.seq, "from": _nested(self.start), "next": _nested(self.next)}
         if self.done:
             made["done"] = _nested({name: list(some) for name, some in self.done.items()})
+        if self.epochs:
+            made["epochs"] = _nested(self.epochs)
         if self.redo is not None:
             made["redo"] = self.redo
         return made
@@ -65,7 +71,13 @@ class Plan:
         try:
             done = {name: (int(base), str(text)) for name, (base, text) in _flat(fields.get("done", {})).items()}
             return cls(
-                fields["id"], int(fields["seq"]), _flat(fields["from"]), _flat(fields["next"]), done, fields.get("redo")
+                fields["id"],
+                int(fields["seq"]),
+                _flat(fields["from"]),
+                _flat(fields["next"]),
+                done,
+                _flat(fields.get("epochs", {})),
+                fields.get("redo"),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise PeerError(
@@ -84,14 +96,18 @@ def follow(
     carried: Mapping[TopicPartition, int] | None = None,
     due: bool = False,
     fail_on_data_loss: bool = True,
+    epochs: Mapping[TopicPartition, int] | None = None,
+    changes: Mapping[TopicPartition, int] | None = None,
 ) -> Plan:
     """The plan after `before`; `before` itself when there is nothing to do.
 
-    `carried` counts the records of the list `redo`, and `due` says whether one of them may be tried. Raises
-    `PeerError` when records that were not read are no longer there, unless that is accepted.
+    `carried` counts the records of the list `redo`, and `due` says whether one of them may be tried; `epochs` are those
+    of the leaders that told `log_ends`, and `changes` from which offset on logs have other records than when `before`
+    was planned. Raises `PeerError` when records that were not read are no longer there, or were read and are others
+    now, unless that is accepted.
     """
-    carried = carried or {}
-    start = _start(before, log_starts, log_ends, fail_on_data_loss=fail_on_data_loss)
+    carried, epochs, changes = carried or {}, epochs or {}, changes or {}
+    start = _start(before, log_starts, log_ends, changes, fail_on_data_loss=fail_on_data_loss)
     available = {
         name: log_ends[name] - first
         for name, first in start.items()
@@ -102,8 +118,11 @@ def follow(
     if not any(taken.values()) and not due and not went_back:  # an empty batch remembers that a log was cut
         return before
     stops = {name: first + taken.get(name, 0) for name, first in start.items()}
-    done = {name: some for name, some in before.done.items() if name in start and not _passed(some, start[name])}
-    return Plan(before.id, before.seq + 1, start, stops, done, redo if carried else None)
+    done = {name: _cut(some, changes.get(name)) for name, some in before.done.items() if name in start}
+    done = {name: some for name, some in done.items() if not _passed(some, start[name])}
+    led = {name: epochs.get(name, before.epochs.get(name, -1)) for name in start}
+    known = {name: epoch for name, epoch in led.items() if epoch >= 0}
+    return Plan(before.id, before.seq + 1, start, stops, done, known, redo if carried else None)
 
 
 def group_offsets(plan: Plan, carried: Iterable[tuple[str, int, int]] = ()) -> dict[TopicPartition, OffsetMap]:
@@ -133,6 +152,7 @@ def _start(
     before: Plan,
     log_starts: Mapping[TopicPartition, int],
     log_ends: Mapping[TopicPartition, int],
+    changes: Mapping[TopicPartition, int],
     *,
     fail_on_data_loss: bool,
 ) -> dict[TopicPartition, int]:
@@ -145,7 +165,10 @@ def _start(
         if first < log_starts[name]:
             _lost(f"{name[0]}-{name[1]} starts at {log_starts[name]}, and {first} is next", fail=fail_on_data_loss)
             first = log_starts[name]
-        elif first > end:
+        elif first > (cut := changes.get(name, first)):
+            _changed(f"{name[0]}-{name[1]}", first, cut, fail=fail_on_data_loss)
+            first = cut
+        if first > end:
             _lost(f"{name[0]}-{name[1]} ends at {end}, and {first} is next", fail=fail_on_data_loss)
             first = end
         start[name] = first
@@ -159,6 +182,24 @@ def _lost(text: str, *, fail: bool) -> None:
             "failOnDataLoss=false to go on without them"
         )
     logger.warning("%s: going on without what is lost (failOnDataLoss=false)", text)
+
+
+def _changed(name: str, first: int, cut: int, *, fail: bool) -> None:
+    text = (
+        f"{name} was read up to {first}, and was cut at {cut} since then, as by an unclean leader election: from there "
+        "on there are other records, or none"
+    )
+    if fail:
+        raise PeerError(f"{text}; set failOnDataLoss=false to read those")
+    logger.warning("%s: going on at %d (failOnDataLoss=false)", text, cut)
+
+
+def _cut(done: tuple[int, str], change: int | None) -> tuple[int, str]:
+    """What the group had complete, of what is still there."""
+    known = decode(done[1], done[0])
+    if change is None or known.highest_completed < change:
+        return done
+    return done[0], encode(cut_at(known, max(change, done[0])))
 
 
 def _passed(done: tuple[int, str], start: int) -> bool:

@@ -131,7 +131,7 @@ class KeylaneStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         starts, maps = self._asked.resolve(self._options.start, self._asked.partitions())
-        return Plan(uuid.uuid4().hex, 0, starts, starts, maps).to_json()
+        return Plan(uuid.uuid4().hex, 0, starts, starts, maps, self._asked.epochs).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         return ReadMaxRows(self._options.max_offsets) if self._options.max_offsets else ReadAllAvailable()
@@ -231,6 +231,8 @@ class KeylaneStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             carried={} if carried is None else carried.counts(),
             due=due,
             fail_on_data_loss=self._options.fail_on_data_loss,
+            epochs=self._asked.epochs,
+            changes=self._asked.changes(before, starts, ends),
         )
 
     def _must_wait(self, before: Plan, ends: Mapping[TopicPartition, int]) -> bool:

@@ -6,22 +6,33 @@ import logging
 import time
 from typing import TYPE_CHECKING, TypeVar
 
+from keylane.consumer.start import MIRRORS, Committed, StartRule, complete_count, cut_at
+from keylane.consumer.start_report import report_starts
 from keylane.errors import BrokerUnavailableError, MetadataError, PeerError, UnknownMapError, UsageError
 from keylane.kafka.admin import Admin
+from keylane.kafka.log_changes import Reached, changes_of
+from keylane.kafka.logs import ASK_AGAIN_S
 from keylane.kafka.moving import check_no_commits_at_brokers
 from keylane.kafka.places import are_apart
-from keylane.offsets import decode
+from keylane.offsets import OffsetMap, decode, encode
 from keylane.spark.structured.options import EARLIEST, LATEST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from keylane.spark.structured.options import Position, SourceOptions, TopicPartition
+    from keylane.spark.structured.plans import Plan
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Offsets = dict["TopicPartition", int]
+
+
+def _pause() -> bool:
+    """Between two questions; more may follow."""
+    time.sleep(ASK_AGAIN_S)
+    return False
 
 
 class Topics:
@@ -32,6 +43,10 @@ class Topics:
         self._admin = Admin(options.settings)
         self._read_committed = options.settings.get("isolation.level") == "read_committed"
         self._has_answered = False
+        self.epochs: dict[TopicPartition, int] = {}
+        """Of the leaders that told the log ends last, where they have one."""
+        self._compared: dict[TopicPartition, tuple[int, int]] = {}
+        """The epochs of partitions that `changes` has compared last: asked once, they stay what they are."""
 
     def partitions(self) -> list[TopicPartition]:
         """Those that the query reads now. Raises `UsageError` when a topic that it names does not exist."""
@@ -43,8 +58,36 @@ class Topics:
 
     def log_ends(self, partitions: list[TopicPartition]) -> Offsets:
         """The end of what may be read, by the isolation level."""
-        ask = self._admin.log_ends
-        return self._known(partitions, self._ask(lambda: ask(partitions, read_committed=self._read_committed)))
+        ask = self._admin.led_log_ends
+        led = self._ask(lambda: ask(partitions, read_committed=self._read_committed))
+        self.epochs |= {
+            name: one.leader_epoch for name, one in led.items() if one is not None and one.leader_epoch >= 0
+        }
+        return {name: one.offset for name in partitions if (one := led[name]) is not None}
+
+    def changes(self, plan: Plan, starts: Offsets, ends: Offsets) -> Offsets:
+        """From which offset on logs have other records than those that a plan reads, or have none; `starts` and `ends`
+        are the logs' of now."""
+        done = plan.done.keys()
+        reached = {
+            name: Reached(offset, plan.epochs.get(name, -1), starts[name], ends[name], has_map=name in done)
+            for name, offset in plan.next.items()
+            if name in ends
+        }
+        return self._changes(reached)
+
+    def _changes(self, reached: Mapping[TopicPartition, Reached]) -> Offsets:
+        """Only a log whose leader has changed can have other records."""
+        asked = {
+            name: one
+            for name, one in reached.items()
+            if one.leader_epoch not in (-1, now := self.epochs.get(name, -1))
+            and self._compared.get(name) != (one.leader_epoch, now)
+        }
+        found = changes_of(self._options.settings, asked, _pause)
+        unchanged = {name for name, change in found.items() if change is None}
+        self._compared |= {name: (asked[name].leader_epoch, self.epochs.get(name, -1)) for name in unchanged}
+        return {name: change for name, change in found.items() if change is not None}
 
     def resolve(
         self, position: Position, partitions: list[TopicPartition]
@@ -87,25 +130,27 @@ class Topics:
         """Where the group stands; a partition without a commit starts at its log start, so that nothing is skipped."""
         group = str(self._options.group_id)
         found = self._ask(lambda: self._admin.committed_offsets(group))
-        commits = {name: found[name] for name in partitions if name in found}
+        commits = {
+            name: Committed(*name, one.offset, one.metadata, starts[name], ends[name], leader_epoch=one.leader_epoch)
+            for name, one in found.items()
+            if name in starts and name in ends
+        }
         self._check_brokers(group, [name for name in partitions if name not in found])
-        offsets = self._within({name: one.offset for name, one in commits.items()}, starts, ends, f"group {group!r}")
+        changes = self._changes(
+            {
+                name: Reached(one.offset or 0, one.leader_epoch, one.log_start, one.log_end, has_map=bool(one.metadata))
+                for name, one in commits.items()
+            }
+        )
+        offsets = self._within({
+            name: self._unchanged(group, one, changes.get(name)) for name, one in commits.items()
+        }, starts, ends, f"group {group!r}")  # fmt: skip
         done = {}
-        for name, commit in commits.items():
-            if not commit.metadata:
-                continue
-            try:
-                known = decode(commit.metadata, commit.offset)
-            except UnknownMapError as error:
-                raise PeerError(
-                    f"group {group!r}, {name[0]}-{name[1]}: {error}; use another kafka.group.id, or startingOffsets by "
-                    "partition"
-                ) from None
-            except MetadataError as error:
-                logger.warning("group %r, %s-%d: %s; its offset alone counts", group, *name, error)
-                continue
-            if known.span:
-                done[name] = (commit.offset, commit.metadata)
+        for name, one in commits.items():
+            known = self._map(group, one, changes.get(name))
+            if known is not None and known.span:
+                done[name] = (known.base, encode(known) if name in changes else one.metadata)
+        self._report(group, partitions, commits, offsets, starts, ends)
         return {name: offsets.get(name, starts[name]) for name in partitions}, done
 
     def _check_brokers(self, group: str, names: list[TopicPartition]) -> None:
@@ -115,6 +160,62 @@ class Topics:
             return
         brokers, way_out = self._admin.at_brokers, "startingOffsets=earliest or latest"
         self._ask(lambda: check_no_commits_at_brokers(brokers, group, settings, names, way_out))
+
+    def _unchanged(self, group: str, commit: Committed, change: int | None) -> int:
+        """The committed offset, or where the log was cut below it. Raises `PeerError`, unless that is accepted."""
+        assert commit.offset is not None, commit
+        if change is None or commit.offset <= change:
+            return commit.offset
+        text = (
+            f"group {group!r} has committed {commit.offset} for {commit.name}, and its log was cut at {change} since "
+            "then, as by an unclean leader election: from there on there are other records, or none"
+        )
+        if self._options.fail_on_data_loss:
+            raise PeerError(f"{text}; set failOnDataLoss=false to go on at {change}")
+        logger.warning("%s; going on at %d (failOnDataLoss=false)", text, change)
+        return change
+
+    def _map(self, group: str, commit: Committed, change: int | None) -> OffsetMap | None:
+        """What the group has complete beyond its offset; None where nothing is, or is believed."""
+        assert commit.offset is not None, commit
+        try:
+            known = decode(commit.metadata, commit.offset)
+        except UnknownMapError as error:
+            raise PeerError(
+                f"group {group!r}, {commit.name}: {error}; use another kafka.group.id, or startingOffsets by partition"
+            ) from None
+        except MetadataError as error:
+            logger.warning("group %r, %s: %s; its offset alone counts", group, commit.name, error)
+            return None
+        if commit.origin == "copied" and self._options.on_copied_map != "believe":
+            if self._options.on_copied_map == "fail":
+                raise PeerError(
+                    f"group {group!r}, {commit.name}: the commit of offset {commit.offset} was copied by another "
+                    "program, and its offset map may speak of other records: set onCopiedMap=run_again to read up to "
+                    f"{complete_count(known)} complete records again, or believe where both logs have the same offsets "
+                    f"({MIRRORS})"
+                )
+            return None
+        if change is None or known.highest_completed < change:
+            return known
+        return cut_at(known, change) if change > commit.offset else None
+
+    def _report(
+        self,
+        group: str,
+        partitions: list[TopicPartition],
+        commits: Mapping[TopicPartition, Committed],
+        offsets: Offsets,
+        starts: Offsets,
+        ends: Offsets,
+    ) -> None:
+        rule = StartRule(group, "earliest", on_copied_map=self._options.on_copied_map)
+        none = {
+            name: Committed(*name, None, "", starts[name], ends[name]) for name in partitions if name not in commits
+        }
+        report_starts(rule, [
+            (one, OffsetMap(offsets.get(name, starts[name]))) for name, one in {**commits, **none}.items()
+        ])  # fmt: skip
 
     def _within(self, offsets: Offsets, starts: Offsets, ends: Offsets, what: str) -> Offsets:
         kept = {}
