@@ -1,4 +1,1 @@
-"""The embedded broker: one node that serves the Kafka protocol from a data folder, with one file an API.
-
-Doors: `checkup`, `config`, `process`, `run`, `users`.
-"""
+"""The embedded broker: one node that serves the Kafka protocol from a data folder, with one file an API."""

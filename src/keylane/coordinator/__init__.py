@@ -12,9 +12,4 @@ them:
     offsets/        committed offsets in memory, and which of them are stale, purely
     transactions/   transactional ids as a state machine, purely
     formats.py      the bytes of keys, values and batches of `__consumer_offsets`, purely
-
-Doors: `consumer_groups.protocol`, `coordinator`, `formats`, `groups.protocol`, `journal.check`, `journal.journal`,
-`journal.segments`, `offset_service`, `replicated.follower`, `replicated.journal`, `share_groups.partition`,
-`share_groups.protocol`, `share_groups.records`, `share_service`, `transaction_service`,
-`transactions.transactional_ids`.
 """

@@ -1,7 +1,4 @@
-"""Exactly once by persisted processing details: stores that keep a record's identity beside its handler's effects.
-
-Doors: `exactly_once`, `stores`, `transactions`.
-"""
+"""Exactly once by persisted processing details: stores that keep a record's identity beside its handler's effects."""
 
 from keylane.delivery.postgres import PostgresStore
 from keylane.delivery.sqlite import SqliteStore

@@ -4,9 +4,6 @@ The idea: `keylane groups`, `operate` and `dlq` print these reports, as tables o
 there is no second way to compute anything. `groups` says where groups stand, `members` what members tell, `commands`
 what is sent to them and what came of it, `records` single records, `letters`, `redrive` and `purge` what is dead, and
 how it comes back or goes.
-
-Doors: the package itself, `commands`, `groups`, `letters`, `members`, `payloads`, `places`, `purge`, `records`,
-`redrive`, `redrive_in_group`.
 """
 
 from __future__ import annotations

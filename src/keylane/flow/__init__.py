@@ -3,8 +3,4 @@
 It knows items (a number in their source, a key, a size, a payload) and workers; no topic, commit, client or Spark.
 `keylane.flow.core` decides what runs next and what follows from how it ended, `keylane.flow.items` keeps the items of
 one source in their order, and `keylane.flow.workers` run the function.
-
-Doors: `admission`, `autoscale`, `breakers`, `core`, `failures`, `items`, `keys`, `outcomes`, `retries`, `work`,
-`workers`, `workers.aio`, `workers.blocked`, `workers.calls`, `workers.cargo`, `workers.made`, `workers.places`,
-`workers.processes`, `workers.timeouts`, `workers.tuning`.
 """

@@ -2,8 +2,6 @@
 
 keylane sends the requests on one connection pool, as many at once as the pipeline's `max_concurrency`, in the order
 that its `ordering` keeps; statuses and failures become retries or dead letters. Needs the extra `http`.
-
-Doors: the package itself.
 """
 
 from keylane.http.calls import Calls

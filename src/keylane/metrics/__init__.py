@@ -4,8 +4,6 @@ The idea: there is one truth, `consumer.snapshot()`, and nothing is counted twic
 named counters, gauges and histograms when somebody looks, so that records cost nothing more; an adapter
 (`keylane.metrics.prometheus`) turns those into what its system wants. What the probes say, and how the lanes of a query
 stand, is named in the same way.
-
-Doors: the package itself, `pages`, `prometheus`.
 """
 
 from keylane.metrics.families import Family, Lane, Sample, families, health_families

@@ -18,6 +18,4 @@
     measures      a server's state as named metrics, purely; `pages` serves them
     nodes         names and addresses that clients are told, purely
     topic         the log's topic: made, or refused with what is wrong with it
-
-Doors: `between`, `members`, `nodes`, `run`, `topic`.
 """

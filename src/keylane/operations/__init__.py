@@ -4,6 +4,4 @@ The idea: both topics are in the cluster that the group reads, so there is no ad
 processes and lanes, on any hosts. `commands` says what a command is and which count, `results` what members answer,
 `reports` what they tell by themselves: all three are pure. `agent` is the member's end of it, on threads of its own:
 nothing of it is on the path of a record; `operator` is the other end (docs/adr/0100).
-
-Doors: `agent`, `clock`, `commands`, `operator`, `reports`.
 """

@@ -2,8 +2,6 @@
 
 A lane is one long Spark job of one task that is a member of the pipeline's consumer group. Spark places, restarts and
 shows lanes; Kafka assigns partitions, fences and stores progress; neither is done again here.
-
-Doors: the package itself.
 """
 
 from keylane.errors import UsageError

@@ -5,6 +5,4 @@ a page without a build step shows it. `watch` looks (`looks`) at a group while s
 of it what the page shows and says what has changed, `history` keeps the last minutes, `strips` draws offset maps;
 `guard` says who is answered; `actions` does what is asked for; `server` and `page` are the HTTP around it (docs/ui.md,
 docs/adr/0106).
-
-Doors: `page`.
 """
