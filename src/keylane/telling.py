@@ -42,6 +42,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def visible(text: str) -> str:
+    """Text that others may have written, for a terminal or a line of a log: each character that shows nothing by itself
+    (a control character, a line's end, one that turns the direction of what follows) as Python escapes it."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+
+
 def is_secret(name: str) -> bool:
     """Whether the value of a setting with this name may be a secret."""
     return _SECRET.search(name) is not None

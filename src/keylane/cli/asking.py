@@ -6,9 +6,10 @@ The idea: a command gathers one plain report, which `--json` prints, and shows t
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from keylane.cli.tables import say_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,7 +104,7 @@ def offsets_servers_of(args: argparse.Namespace) -> dict[str, str]:
 def show(args: argparse.Namespace, report: Report, as_tables: Callable[[Report], None]) -> int:
     """Print the report; returns the exit code."""
     if args.json:
-        print(json.dumps(report))
+        say_json(report)
     else:
         as_tables(report)
     return 0

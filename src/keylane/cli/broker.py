@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keylane.broker.run import add_arguments
 from keylane.cli.exits import EXIT_FAILURE
+from keylane.cli.tables import say, say_json
 from keylane.errors import UsageError
 
 if TYPE_CHECKING:
@@ -96,10 +96,10 @@ def check(arguments: argparse.Namespace) -> int:
     found = check_folder(OsFileSystem(), str(Path(arguments.folder).absolute()))
     bad = [finding for finding in found if finding.is_bad]
     if arguments.as_json:
-        print(json.dumps({"sound": not bad, "files": [finding._asdict() for finding in found]}, indent=1))
+        say_json({"sound": not bad, "files": [finding._asdict() for finding in found]}, indent=1)
     else:
         _print_findings([finding for finding in found if finding.state != "sound"])
-        print(f"{len(found)} files, {len(bad)} damaged" + (": see `keylane broker repair`" if bad else ""))
+        say(f"{len(found)} files, {len(bad)} damaged" + (": see `keylane broker repair`" if bad else ""))
     return EXIT_FAILURE if bad else 0
 
 
@@ -111,19 +111,19 @@ def repair(arguments: argparse.Namespace) -> int:
     done, left = repair_folder(OsFileSystem(), str(Path(arguments.folder).absolute()))
     if arguments.as_json:
         files = {"repaired": [one._asdict() for one in done], "left": [finding._asdict() for finding in left]}
-        print(json.dumps({"sound": not left, **files}, indent=1))
+        say_json({"sound": not left, **files}, indent=1)
     else:
         for path, what, copy in done:
-            print(f"{path}: {what} (copy: {copy})")
+            say(f"{path}: {what} (copy: {copy})")
         _print_findings(left)
         last = "cannot be mended: restore them from a copy" if left else "everything is sound now"
-        print(f"{len(done)} files changed; " + (f"{len(left)} {last}" if left else last))
+        say(f"{len(done)} files changed; " + (f"{len(left)} {last}" if left else last))
     return EXIT_FAILURE if left else 0
 
 
 def _print_findings(findings: Sequence[Finding]) -> None:
     for path, state, size, position, reason in findings:
-        print(f"{path}: {state} at byte {position} of {size}{f': {reason}' if reason else ''}")
+        say(f"{path}: {state} at byte {position} of {size}{f': {reason}' if reason else ''}")
 
 
 def users_add(arguments: argparse.Namespace) -> int:
@@ -131,7 +131,7 @@ def users_add(arguments: argparse.Namespace) -> int:
     from keylane.broker.users import add_user
 
     is_new = add_user(Path(arguments.file), arguments.user, _password())
-    print(f"{arguments.user}: {'added' if is_new else 'has a new password'}")
+    say(f"{arguments.user}: {'added' if is_new else 'has a new password'}")
     return 0
 
 
@@ -140,7 +140,7 @@ def users_remove(arguments: argparse.Namespace) -> int:
     from keylane.broker.users import remove_user
 
     remove_user(Path(arguments.file), arguments.user)
-    print(f"{arguments.user}: removed")
+    say(f"{arguments.user}: removed")
     return 0
 
 
@@ -149,7 +149,7 @@ def users_list(arguments: argparse.Namespace) -> int:
     from keylane.broker.users import read_users
 
     for name in sorted(read_users(Path(arguments.file))):
-        print(name)
+        say(name)
     return 0
 
 

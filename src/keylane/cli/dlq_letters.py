@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from keylane.cli.arguments import milliseconds
 from keylane.cli.asking import DRY_RUN, admin_with, settings_of
-from keylane.cli.tables import print_table
+from keylane.cli.tables import print_table, say
 from keylane.desk.letters import Queue, Wanted, redrive_group
 from keylane.desk.places import check_topic
 from keylane.desk.redrive import LEFT
@@ -78,8 +78,8 @@ def print_list(report: Report) -> None:
         print_table(headings, rows, numbers=(5, 6))
     for one in report["letters"]:
         if "key" in one:
-            print(f"{one['letter']}: key {one['key']}, value {one['value']}")
-    print(f"{len(rows)} of {report['matching']} letters in {report['topic']}")
+            say(f"{one['letter']}: key {one['key']}, value {one['value']}")
+    say(f"{len(rows)} of {report['matching']} letters in {report['topic']}")
 
 
 def _place(one: Report) -> str | None:
@@ -103,7 +103,7 @@ def print_redrive(report: Report) -> None:
     if report["to"]:
         print_table(("TOPIC", "LETTERS"), report["to"].items(), numbers=[1])
     for reason, count in report["left"].items():
-        print(f"{count} letters {LEFT[reason]}")
+        say(f"{count} letters {LEFT[reason]}")
     rest = f"{report['redriven_before']} came back before, {report['not_selected']} are not selected"
-    print(f"{report['letters']} letters {'sent back' if report['executed'] else 'would go back'}; {rest}")
-    print(f"position: group {report['group']}" if report["executed"] else DRY_RUN)
+    say(f"{report['letters']} letters {'sent back' if report['executed'] else 'would go back'}; {rest}")
+    say(f"position: group {report['group']}" if report["executed"] else DRY_RUN)

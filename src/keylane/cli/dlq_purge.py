@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from keylane.cli.arguments import milliseconds
 from keylane.cli.asking import DRY_RUN
-from keylane.cli.tables import print_table
+from keylane.cli.tables import print_table, say
 from keylane.desk.purge import Below
 
 if TYPE_CHECKING:
@@ -29,4 +29,4 @@ def print_purge(report: Report) -> None:
     headings = ("TOPIC", "PARTITION", "LOG START", "LOG END", "NEW START", "OFFSETS")
     print_table(headings, (one.values() for one in report["partitions"]), numbers=range(1, 6))
     count = sum(one["records"] for one in report["partitions"])
-    print(f"{count} offsets deleted" if report["executed"] else DRY_RUN)
+    say(f"{count} offsets deleted" if report["executed"] else DRY_RUN)

@@ -8,12 +8,11 @@ other consumer's.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from keylane.cli.arguments import add_offset_targets
 from keylane.cli.asking import add_command, add_execute, add_offsets_servers, admin_of, show
-from keylane.cli.tables import print_table
+from keylane.cli.tables import print_table, say, say_json
 
 if TYPE_CHECKING:
     import argparse
@@ -122,11 +121,11 @@ def run_list(args: argparse.Namespace) -> int:
     """Show every group; returns the exit code."""
     groups = [{"group": one.group, "state": one.state, "protocol": one.protocol} for one in admin_of(args).groups()]
     if args.json:
-        print(json.dumps({"groups": groups}))
+        say_json({"groups": groups})
     elif groups:
         print_table(("GROUP", "STATE", "PROTOCOL"), (one.values() for one in groups))
     else:
-        print("no consumer groups")
+        say("no consumer groups")
     return 0
 
 

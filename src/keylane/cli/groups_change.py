@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from keylane.cli.arguments import milliseconds
 from keylane.cli.asking import DRY_RUN
-from keylane.cli.tables import print_table
+from keylane.cli.tables import print_table, say
 from keylane.desk.groups import named_in, selected
 from keylane.errors import UsageError
 
@@ -101,7 +101,7 @@ def print_reset(report: dict[str, Any]) -> None:
     rows = [(*(one[name] for name in names), _note(one)) for one in report["partitions"]]
     print_table(headings, rows, numbers=range(1, 6))
     count = len(report["partitions"])
-    print(f"group {report['group']}: {count} offsets set" if report["executed"] else DRY_RUN)
+    say(f"group {report['group']}: {count} offsets set" if report["executed"] else DRY_RUN)
 
 
 def _note(row: dict[str, Any]) -> str:
@@ -131,7 +131,7 @@ def delete(admin: Admin, groups: Iterable[str], *, execute: bool) -> dict[str, A
 def print_delete(report: dict[str, Any]) -> None:
     """As a table."""
     print_table(("GROUP", "STATE", "OFFSETS"), (one.values() for one in report["groups"]), numbers=[2])
-    print(f"{len(report['groups'])} groups deleted" if report["executed"] else DRY_RUN)
+    say(f"{len(report['groups'])} groups deleted" if report["executed"] else DRY_RUN)
 
 
 def delete_offsets(admin: Admin, groups: Iterable[str], selections: Sequence[str], *, execute: bool) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def print_delete_offsets(report: dict[str, Any]) -> None:
     """As a table."""
     headings = ("GROUP", "TOPIC", "PARTITION", "COMMITTED")
     print_table(headings, (one.values() for one in report["partitions"]), numbers=[2, 3])
-    print(f"{len(report['partitions'])} offsets deleted" if report["executed"] else DRY_RUN)
+    say(f"{len(report['partitions'])} offsets deleted" if report["executed"] else DRY_RUN)
 
 
 def check_empty(admin: Admin, group: str) -> GroupDescription:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keylane.cli.tables import print_table, runs_text
+from keylane.cli.tables import print_table, runs_text, say
 
 if TYPE_CHECKING:
     from keylane.desk import Report
@@ -19,7 +19,8 @@ def print_report(report: Report) -> None:
     parts += [f"assignor {report['assignor']}"] if report["assignor"] else []
     parts += [f"coordinator {report['coordinator']}"] if report["coordinator"] else []
     parts += [f"{name} {report[name]:,}" for name in ("lag", "remaining") if report[name] is not None]
-    print(f"group {report['group']}: {', '.join(parts)}\n")
+    say(f"group {report['group']}: {', '.join(parts)}")
+    say()
     if report["members"]:
         rows = (
             (one["member_id"], one["client_id"], one["host"], _assignment_text(one["assignment"]))
@@ -27,8 +28,8 @@ def print_report(report: Report) -> None:
         )
         print_table(("MEMBER", "CLIENT ID", "HOST", "ASSIGNMENT"), rows)
     else:
-        print("no members")
-    print()
+        say("no members")
+    say()
     if report["partitions"]:
         headings = (
             "TOPIC",
@@ -44,10 +45,10 @@ def print_report(report: Report) -> None:
         )
         print_table(headings, map(_partition_row, report["partitions"]), numbers=range(1, 9))
     else:
-        print("nothing committed")
+        say("nothing committed")
     for one in report["partitions"]:
         if one["metadata_error"]:
-            print(f"{one['topic']}-{one['partition']}: {one['metadata_error']}")
+            say(f"{one['topic']}-{one['partition']}: {one['metadata_error']}")
 
 
 def _partition_row(one: Report) -> tuple[object, ...]:

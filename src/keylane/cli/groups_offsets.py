@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keylane.cli.tables import print_table
+from keylane.cli.tables import print_table, say
 from keylane.desk.groups import committed_by, map_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def offsets_report(admin: Admin, group: str, selections: Iterable[str]) -> Repor
 def print_offsets(report: Report) -> None:
     """As a table."""
     if not report["partitions"]:
-        print("nothing committed")
+        say("nothing committed")
         return
     headings = ("TOPIC", "PARTITION", "COMMITTED", "LOG START", "LOG END", "LAG", "METADATA")
     names = ("topic", "partition", "committed", "log_start_offset", "log_end_offset", "lag")
@@ -69,7 +69,7 @@ def map_report(admin: Admin, group: str, selections: Iterable[str]) -> Report:
 def print_maps(report: Report) -> None:
     """As a table, and the reasons for what is no map."""
     if not report["partitions"]:
-        print("nothing committed")
+        say("nothing committed")
         return
     headings = (
         "TOPIC",
@@ -95,7 +95,7 @@ def print_maps(report: Report) -> None:
     print_table(headings, rows, numbers=range(1, 6))
     for one in report["partitions"]:
         if one["metadata_error"]:
-            print(f"{one['topic']}-{one['partition']}: {one['metadata_error']}")
+            say(f"{one['topic']}-{one['partition']}: {one['metadata_error']}")
 
 
 def _runs(one: Report) -> str | None:

@@ -6,11 +6,20 @@ import logging
 import sys
 from typing import TextIO
 
+from keylane.telling import visible
+
 LIBRDKAFKA_LINE = "%s [%s] %s"
 """The form in which confluent-kafka logs librdkafka's own lines: one a failed attempt to connect, ten a second. What
 they mean for a run is logged by keylane, once."""
 
 LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class _Lines(logging.Formatter):
+    """Lines for a terminal. A record's own lines stay, as of a traceback; other control characters are escaped."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(visible, super().format(record).split("\n")))
 
 
 class StderrHandler(logging.StreamHandler[TextIO]):
@@ -31,7 +40,7 @@ def log_to_stderr(*, verbose: bool) -> None:
     if not verbose:
         handler.addFilter(lambda record: record.msg != LIBRDKAFKA_LINE)
     handler.addFilter(lambda record: not getattr(record, "is_end_of_run", False))  # the command's last line says it
-    handler.setFormatter(logging.Formatter(LINE))
+    handler.setFormatter(_Lines(LINE))
     logger = logging.getLogger("keylane")
     logger.handlers[:] = [handler]
     logger.setLevel(handler.level)

@@ -19,7 +19,7 @@ from keylane.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE
 from keylane.cli.logs import log_to_stderr
 from keylane.cli.streams import prepare_streams, send_nowhere
 from keylane.errors import ERROR_PREFIX, InternalError, KeylaneError, UsageError
-from keylane.telling import did_you_mean
+from keylane.telling import did_you_mean, visible
 from keylane.version import __version__
 
 if TYPE_CHECKING:
@@ -151,5 +151,5 @@ def report(error: KeylaneError) -> int:
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, InternalError):
         text = f"{text} (a defect of keylane; please report it)"
-    print(f"{ERROR_PREFIX}{text}", file=sys.stderr)
+    print(f"{ERROR_PREFIX}{visible(text)}", file=sys.stderr)
     return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE

@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from keylane.cli.asking import add_command, add_execute, add_offsets_servers, admin_of, admin_with, settings_of, show
-from keylane.cli.tables import print_table
+from keylane.cli.tables import print_table, say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -250,13 +250,13 @@ def print_status(report: Report) -> None:
     if rows:
         print_table(("SERVER", "NODE", "LEADS", "ANSWERED", "FORWARDED", "PARTITIONS"), rows)
     else:
-        print("no servers")
+        say("no servers")
     sizes = f"{report['partitions']} partitions, {report['replicas']} replicas"
-    print(f"{report['topic']}: {sizes}; the servers' group is {report['state']}")
+    say(f"{report['topic']}: {sizes}; the servers' group is {report['state']}")
     if report["without_leader"]:
-        print(f"without a leader: {_numbers(report['without_leader'])}")
+        say(f"without a leader: {_numbers(report['without_leader'])}")
     for fault in report["faults"]:
-        print(f"not safe: {fault}")
+        say(f"not safe: {fault}")
 
 
 def _number(number: int | None) -> str:

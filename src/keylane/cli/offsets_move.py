@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from keylane.cli.asking import DRY_RUN
 from keylane.cli.groups_change import check_empty
-from keylane.cli.tables import print_table
+from keylane.cli.tables import print_table, say
 from keylane.errors import UsageError
 from keylane.kafka.moving import move, places_of, planned
 
@@ -60,12 +60,12 @@ def print_move(report: Report) -> None:
     """As a table."""
     rows = report["partitions"]
     if not rows:
-        print(f"group {report['group']}: nothing to move; its commits are at {report['to']}")
+        say(f"group {report['group']}: nothing to move; its commits are at {report['to']}")
         return
     headings = ("TOPIC", "PARTITION", "COMMITTED", "LEADER EPOCH", "METADATA", "NOTE")
     print_table(headings, map(_row, rows), numbers=range(1, 4))
-    print(f"from {report['from']} to {report['to']}")
-    print(f"group {report['group']}: {len(rows)} commits moved" if report["executed"] else DRY_RUN)
+    say(f"from {report['from']} to {report['to']}")
+    say(f"group {report['group']}: {len(rows)} commits moved" if report["executed"] else DRY_RUN)
 
 
 def _row(one: Report) -> tuple[object, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from keylane.cli.asking import DRY_RUN, admin_with, settings_of
 from keylane.cli.exits import EXIT_FAILURE
-from keylane.cli.tables import print_table
+from keylane.cli.tables import print_table, say
 from keylane.desk import TOKEN_VARIABLE
 from keylane.desk.commands import Order, send
 from keylane.errors import UsageError
@@ -51,16 +51,14 @@ def print_answers(report: Report) -> None:
     if report["members"]:
         print_table(headings, ([one[name] for name in names] for one in report["members"]), numbers=[3])
     else:
-        print("no member is heard: those that start later begin with it")
+        say("no member is heard: those that start later begin with it")
     for one in report["partitions"]:
         if one["member"] is None:
-            print(
-                f"{one['topic']}-{one['partition']}: not sought: no member had it, or said so; look, and send it again"
-            )
+            say(f"{one['topic']}-{one['partition']}: not sought: no member had it, or said so; look, and send it again")
     for one in report["records"]:
-        print(f"{one['record']}: {'done' if one['member'] else 'not done: no member had it, or one has said why'}")
+        say(f"{one['record']}: {'done' if one['member'] else 'not done: no member had it, or one has said why'}")
     if not report["executed"]:
-        print(DRY_RUN)
+        say(DRY_RUN)
         return
     done = sum(one["state"] == "done" for one in report["members"])
-    print(f"{report['do']}: done by {done} of {len(report['members'])} members (command {report['command']})")
+    say(f"{report['do']}: done by {done} of {len(report['members'])} members (command {report['command']})")

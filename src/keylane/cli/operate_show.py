@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keylane.cli.asking import admin_with, settings_of
-from keylane.cli.tables import print_table
+from keylane.cli.tables import print_table, say
 from keylane.desk.members import held_lines
 from keylane.operations.operator import Operator
 
@@ -32,7 +32,7 @@ def print_members(report: Report) -> None:
     """The tables: members, lanes, partitions, and what holds."""
     members = report["members"]
     if not members:
-        print(f"group {report['group']}: no member reports now")
+        say(f"group {report['group']}: no member reports now")
         return
     headings = ("MEMBER", "RUNS", "HEARD", "IN FLIGHT", "BUFFERED", "PROCESSED", "FAILED", "OLDEST", "COMMANDS")
     print_table(headings, map(_member_row, members), numbers=range(3, 7))
@@ -44,12 +44,13 @@ def print_members(report: Report) -> None:
         _print_troubles(one)
     newest = max(members, key=lambda one: int(one["command"]))
     for line in held_lines(newest["holding"]):
-        print(f"holds: {line}")
+        say(f"holds: {line}")
 
 
 def _print_lanes(member: Report) -> None:
     if member["lanes"]:
-        print(f"\nlanes of {member['member']}")
+        say()
+        say(f"lanes of {member['member']}")
         headings = ("LANE", "STATE", "HOST", "PROCESS", "EXECUTOR", "LAUNCHES", "FAILURES", "PARTITIONS")
         names = ("lane", "state", "host", "pid", "executorId", "launches", "failures")
         rows = [[*(lane[name] for name in names), ", ".join(lane["partitions"])] for lane in member["lanes"]]
@@ -59,7 +60,7 @@ def _print_lanes(member: Report) -> None:
 def _print_partitions(members: list[Report]) -> None:
     parts = [(part["topic"], part["partition"], part, one) for one in members for part in one["snapshot"]["partitions"]]
     if parts:
-        print()
+        say()
         names = ("topic", "partition", "committed", "incomplete", "in_handlers", "lag", "remaining")
         rows = [
             [*(part[name] for name in names), "yes" if part["on_hold"] else "", one["member"]]
@@ -75,9 +76,9 @@ def _print_oldest(member: Report) -> None:
             lane = "" if record["lane"] is None else f", lane {record['lane']}"
             at = f"{record['topic']}-{record['partition']}@{record['offset']}"
             age_s, attempt = record["age_ms"] / 1000, record["attempt"]
-            print(f"{member['member']}{lane}: {at} runs, attempt {attempt}, for {age_s:.0f} s")
+            say(f"{member['member']}{lane}: {at} runs, attempt {attempt}, for {age_s:.0f} s")
     if waiting := [one for one in member["waiting"] if one["why"] == "retry"]:
-        print(
+        say(
             f"{member['member']}: {len(waiting)} records wait for another attempt, the next in "
             f"{waiting[0]['due_in_ms'] / 1000:.1f} s"
         )
@@ -86,9 +87,9 @@ def _print_oldest(member: Report) -> None:
 def _print_troubles(member: Report) -> None:
     name, snapshot = member["member"], member["snapshot"]
     for failure in snapshot["failures"]:
-        print(f"{name}: {failure['error']} {failure['count']} times, at {failure['where']}")
+        say(f"{name}: {failure['error']} {failure['count']} times, at {failure['where']}")
     for breaker in snapshot["breakers"]:
-        print(f"{name}: {breaker['target'] or 'the service'} is down for {breaker['open_ms'] / 1000:.0f} s")
+        say(f"{name}: {breaker['target'] or 'the service'} is down for {breaker['open_ms'] / 1000:.0f} s")
 
 
 def _member_row(one: Report) -> tuple[object, ...]:
@@ -108,7 +109,7 @@ def _member_row(one: Report) -> tuple[object, ...]:
 def print_keys(report: Report) -> None:
     """As a table."""
     if not report["queues"]:
-        print(f"group {report['group']}: no record waits for another one, of {report['members']} members")
+        say(f"group {report['group']}: no record waits for another one, of {report['members']} members")
         return
     print_table(
         ("HEAD", "KEY", "BEHIND", "WHY", "ATTEMPT", "FOR", "UNTIL", "MEMBER"), map(_queue_row, report["queues"])
@@ -130,7 +131,7 @@ def _queue_row(one: Report) -> tuple[object, ...]:
 def print_log(report: Report) -> None:
     """As a table, a line an answer."""
     if not report["commands"]:
-        print(f"group {report['group']}: no member has answered a command in the last seven days")
+        say(f"group {report['group']}: no member has answered a command in the last seven days")
         return
     rows = (
         (

@@ -14,6 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, TextIO
 
 from keylane.cli.streams import send_nowhere
+from keylane.telling import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +71,7 @@ class PlainProgress:
 
     def say(self, line: str) -> None:
         at = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S} " if self._has_times else ""
-        self._stream.write_line(at + line)
+        self._stream.write_line(at + visible(line))
 
     @contextmanager
     def step(self, title: str, total: int | None = None) -> Iterator[Step]:
@@ -109,7 +110,7 @@ class BarProgress:
         self._console = console
 
     def say(self, line: str) -> None:
-        self._console.print(line, highlight=False, markup=False)
+        self._console.print(visible(line), highlight=False, markup=False)
 
     @contextmanager
     def step(self, title: str, total: int | None = None) -> Iterator[Step]:
@@ -122,9 +123,11 @@ class BarProgress:
         columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), *count]
         note = TextColumn("{task.fields[note]}", style="dim", markup=False)
         with Progress(*columns, note, TimeElapsedColumn(), console=self._console, transient=True) as bars:
-            step = _BarStep(bars, bars.add_task(title, total=total, note=""))
+            step = _BarStep(bars, bars.add_task(visible(title), total=total, note=""))
             yield step
-        self._console.print(f"[green]✓[/] {escape(title)} [dim]{escape(step.ending())}[/]", highlight=False)
+        self._console.print(
+            f"[green]✓[/] {escape(visible(title))} [dim]{escape(visible(step.ending()))}[/]", highlight=False
+        )
 
 
 class _BarStep:
@@ -134,7 +137,7 @@ class _BarStep:
         self._end_note = ""
 
     def update(self, done: int, note: str = "", total: int | None = None, *, is_news: bool = False) -> None:  # noqa: ARG002 - a bar is always up to date
-        self._bars.update(self._task, total=total, completed=done, note=note)
+        self._bars.update(self._task, total=total, completed=done, note=visible(note))
 
     def end_note(self, note: str) -> None:
         self._end_note = note

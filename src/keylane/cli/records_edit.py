@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from keylane.cli.asking import DRY_RUN
 from keylane.cli.groups_change import check_empty
-from keylane.cli.tables import print_table
+from keylane.cli.tables import print_table, say
 from keylane.consumer.passing import Passing
 from keylane.desk.records import check_in_log, look
 from keylane.errors import PeerError, UsageError
@@ -177,17 +177,17 @@ def print_edit(report: Report) -> None:
     print_table(headings, ([one[name] for name in names] for one in rows), numbers=(1, 3, 4, 5, 6))
     for one in report["partitions"]:
         if one["encoding"] is not None and not one["had_map"]:
-            print(
+            say(
                 f"{one['topic']}-{one['partition']}: the commit had no offset map so far: consumers that keep none "
                 f"(plain ones) go on at {one['new_offset']}, and run all from there on"
             )
     if report["executed"]:
         count = sum(len(one["offsets"]) for one in report["partitions"])
         verb: Verb = report["verb"]
-        print(f"group {report['group']}: {count} records {DONE[verb]}, by {report['by']}")
+        say(f"group {report['group']}: {count} records {DONE[verb]}, by {report['by']}")
         if not report["in_log"]:
-            print(f"`keylane operate log {report['group']}` has no word of it: keep this line where others find it")
+            say(f"`keylane operate log {report['group']}` has no word of it: keep this line where others find it")
         if verb == "park":
-            print(f"their letters are in {report['dlq']}: `keylane dlq redrive {report['dlq']}` brings them back")
+            say(f"their letters are in {report['dlq']}: `keylane dlq redrive {report['dlq']}` brings them back")
     else:
-        print(DRY_RUN)
+        say(DRY_RUN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keylane.cli.tables import print_fields
+from keylane.cli.tables import print_fields, say
 from keylane.desk.records import IN_LOG
 
 if TYPE_CHECKING:
@@ -24,6 +24,6 @@ def print_records(report: Report) -> None:
     """A line for each field, a blank line between records."""
     for number, one in enumerate(report["records"]):
         if number:
-            print()
+            say()
         in_log: InLog = one["in_log"]
         print_fields(one | {"standing": STANDINGS[one["standing"]], "in_log": f"{in_log}: {IN_LOG[in_log]}"})

@@ -1,9 +1,12 @@
-"""Plain tables, fields and runs of numbers on standard output."""
+"""Plain tables, fields, lines and runs of numbers on standard output: what others wrote shows no control character."""
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING, Any
+
+from keylane.telling import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -12,6 +15,16 @@ if TYPE_CHECKING:
 
 PLAIN_WIDTH = 250
 """Columns of a table that goes to a file or a pipe: nothing is cut there."""
+
+
+def say(line: str = "", *, flush: bool = False) -> None:
+    """A line of its own, whatever is in it. Nothing else in the command line prints."""
+    print(visible(line), flush=flush)  # noqa: T201
+
+
+def say_json(value: object, indent: int | None = None) -> None:
+    """JSON, which escapes all that is not ASCII by itself."""
+    print(json.dumps(value, indent=indent))  # noqa: T201
 
 
 def runs_text(numbers: list[int]) -> str:
@@ -36,11 +49,11 @@ def print_table(headings: Iterable[str], rows: Iterable[Iterable[Any]], numbers:
     for index, heading in enumerate(headings):
         table.add_column(heading, justify="right" if index in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text("–" if cell is None else str(cell)) for cell in row))
+        table.add_row(*(Text("–" if cell is None else visible(str(cell))) for cell in row))
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
 
 
 def print_fields(report: Report) -> None:
     """A line each."""
     for name, value in report.items():
-        print(f"{name}: {'–' if value is None else value}")
+        say(f"{name}: {'–' if value is None else value}")

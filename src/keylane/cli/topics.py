@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.cli.arguments import assignment
 from keylane.cli.asking import DRY_RUN, add_command, add_execute, admin_of, show
-from keylane.cli.tables import print_table
+from keylane.cli.tables import print_table, say
 
 if TYPE_CHECKING:
     import argparse
@@ -181,15 +181,15 @@ def _print_list(report: dict[str, Any]) -> None:
     if report["topics"]:
         print_table(("TOPIC", "PARTITIONS", "REPLICATION"), (one.values() for one in report["topics"]), numbers=[1, 2])
     else:
-        print("no topics")
+        say("no topics")
 
 
 def _print_describe(report: dict[str, Any]) -> None:
     for number, topic in enumerate(report["topics"]):
         if number:
-            print()
+            say()
         configs = ", ".join(f"{name}={value}" for name, value in topic["configs"].items())
-        print(f"topic {topic['topic']}: {len(topic['partitions'])} partitions, configs: {configs or 'the defaults'}")
+        say(f"topic {topic['topic']}: {len(topic['partitions'])} partitions, configs: {configs or 'the defaults'}")
         rows = [
             (
                 one["partition"],
@@ -213,9 +213,9 @@ def _joined(numbers: list[int]) -> str:
 
 def _print_create(report: dict[str, Any]) -> None:
     for one in report["topics"]:
-        print(f"topic {one['topic']}: {'created' if one['created'] else 'exists already, left as it is'}")
+        say(f"topic {one['topic']}: {'created' if one['created'] else 'exists already, left as it is'}")
 
 
 def _print_delete(report: dict[str, Any]) -> None:
     print_table(("TOPIC", "PARTITIONS", "RECORDS"), (one.values() for one in report["topics"]), numbers=[1, 2])
-    print(f"{len(report['topics'])} topics deleted" if report["executed"] else DRY_RUN)
+    say(f"{len(report['topics'])} topics deleted" if report["executed"] else DRY_RUN)

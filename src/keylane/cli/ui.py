@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from keylane.cli.asking import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_MS, add_bootstrap, add_offsets_servers
+from keylane.cli.tables import say
 from keylane.desk import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         page_of(kafka, admin_with(args, kafka), token, args.host, args.port, args.allow_host, pipelines) as page,
     ):
         acts = "shows, and acts with the members' token" if token else "only shows: it has no token"
-        print(f"keylane ui: {page.url} {acts}; Ctrl-C ends it", flush=True)
+        say(f"keylane ui: {page.url} {acts}; Ctrl-C ends it", flush=True)
         while not stop.wait(3600):
             pass
     return 0
