@@ -429,6 +429,13 @@ MUTANTS = [
     ),
     Mutant(
         "guarantee 7",
+        "records of a new leader epoch are written before the log's folder knows of it",
+        "_Writer.write",
+        drop("note"),
+        "crash/test_leader_epoch_crashes.py::test_no_crash_leaves_a_batch_of_an_epoch_that_is_not_known",
+    ),
+    Mutant(
+        "guarantee 7",
         "a round is over when it is written, and not when it is synced",
         "SharedSync._write",
         drop("sync"),

@@ -143,10 +143,5 @@ def test_each_point_of_the_dataframes_crash_matrix_has_a_mutant() -> None:
     assert covered("DataFrames' crash matrix:") == deaths_of_a_driver()
 
 
-def test_each_file_of_crash_tests_notices_a_mutant() -> None:
-    noticing = {one.test.partition("::")[0] for one in MUTANTS}
-    assert {f"crash/{one.name}" for one in (TESTS / "crash").glob("test_*.py")} <= noticing
-
-
 def test_every_rule_is_one_of_the_kinds() -> None:
     assert [one.rule for one in MUTANTS if not one.rule.startswith(KINDS)] == []
