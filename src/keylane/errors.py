@@ -29,6 +29,10 @@ class PeerError(KeylaneError):
     """Something outside keylane refused or failed: a broker, Java, Spark, a port, a data folder."""
 
 
+class UnreadableHeadersError(PeerError):
+    """A record has a header whose name is no UTF-8: the client gives none of its headers."""
+
+
 class BrokerUnavailableError(PeerError):
     """No broker answered at the given bootstrap servers within the time given."""
 

@@ -164,7 +164,8 @@ class Processes:
     """
 
     count: int | None = None
-    """None: one a core; in a task of Spark, one for each of `spark.task.cpus`."""
+    """None: one for each processor that this process may use (affinity, a container's limit); in a task of Spark, one
+    for each of `spark.task.cpus`."""
 
     def __post_init__(self) -> None:
         if self.count is not None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from keylane import patterns
 from keylane.errors import UsageError
 from keylane.options import (
     RENAMED,
@@ -248,8 +249,9 @@ class Pipeline(Flow):
     """librdkafka settings for consumer and producer; `bootstrap.servers` and `group.id` are required. With
     `offsets.servers` the group is at these offset servers, and records stay at the brokers."""
     topics: Sequence[str] | Partitions
-    """Names; or a regular expression that begins with ^, alone or among them: what matches later is read as well. Or
-    `Partitions` that are assigned by hand."""
+    """Names; or an expression that begins with ^, alone or among them (`^orders-.*`): it is about the whole name, and
+    what matches later is read as well, but no internal topic (`__…`), which is read by its name alone. Or `Partitions`
+    that are assigned by hand."""
     outputs: Sequence[str] = ()
     """Topics that the handler produces to: they are looked for at the start, so that a missing one is told at once."""
     key_deserializer: Callable[..., Any] | None = None
@@ -339,7 +341,7 @@ class Pipeline(Flow):
             _check_identities(self.delivery)
 
     def _check_topics(self) -> None:
-        topics = [self.topics] if isinstance(self.topics, str) and self.topics.startswith("^") else self.topics
+        topics = [self.topics] if isinstance(self.topics, str) and patterns.is_pattern(self.topics) else self.topics
         object.__setattr__(self, "topics", topics)
         for name, given in (("topics", () if isinstance(topics, Partitions) else topics), ("outputs", self.outputs)):
             if isinstance(given, str) or not all(isinstance(one, str) and one for one in given):
@@ -347,11 +349,8 @@ class Pipeline(Flow):
                 raise UsageError(f"{name}={given!r}: give a list of topic names{more}")
         if not topics:
             raise UsageError(f"topics={topics!r}: give a list of topic names, or Partitions(...)")
-        for expression in (one for one in self.subscription if one.startswith("^")):
-            try:
-                re.compile(expression)
-            except re.error as error:
-                raise UsageError(f"topics: {expression!r} is no regular expression: {error}") from None
+        for expression in filter(patterns.is_pattern, self.subscription):
+            patterns.for_clients(expression)  # refused here, and not when brokers are asked
         written = [("outputs", topic) for topic in self.outputs]
         if isinstance(self.on_exhausted, DeadLetter):
             written.append(("on_exhausted: the dead-letter topic", self.on_exhausted.topic))
@@ -485,7 +484,7 @@ class Pipeline(Flow):
 
     def reads_topic(self, topic: str) -> bool:
         """Whether it reads this topic, by its name or by a regular expression."""
-        return any(re.search(one, topic) if one.startswith("^") else one == topic for one in self.reads)
+        return patterns.is_read(self.reads, topic)
 
     def own_topic(self, what: str) -> str:
         """Why a topic that it reads may not be written by it."""

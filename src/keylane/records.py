@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
-from keylane.errors import OutputTypeError
+from keylane.errors import OutputTypeError, UnreadableHeadersError
 from keylane.telling import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from typing_extensions import TypeVar
+
+    Headers = list[tuple[str, bytes | None]]
 
     K = TypeVar("K", default=Any)
     V = TypeVar("V", default=Any)
@@ -27,7 +30,14 @@ else:
     K, V, R = TypeVar("K"), TypeVar("V"), TypeVar("R")
 
 
-class Message(Protocol):
+class HasHeaders(Protocol):
+    """What `headers_of` reads."""
+
+    def headers(self) -> Headers | None: ...
+    def set_headers(self, headers: Any, /) -> None: ...
+
+
+class Message(HasHeaders, Protocol):
     """The part of a Kafka client's message that a record reads."""
 
     def topic(self) -> str: ...
@@ -35,11 +45,59 @@ class Message(Protocol):
     def offset(self) -> int: ...
     def key(self) -> bytes | None: ...
     def value(self) -> bytes | None: ...
-    def headers(self) -> list[tuple[str, bytes | None]] | None: ...
     def timestamp(self) -> tuple[int, int]: ...
     def leader_epoch(self) -> int | None: ...
     def __len__(self) -> int:
         """Bytes of the value."""
+
+
+MISSING_HEADERS = "keylane.headers.missing"
+"""The header that stands for those of a record which cannot be read, and says why."""
+
+
+class _Unreadable(list[Any]):
+    """What a message gives in place of headers that were refused."""
+
+
+_UNREADABLE = _Unreadable()
+
+
+_read_headers = methodcaller("headers")
+"""Not a call of the method itself: in a loop CPython makes such calls without a look at whether they failed, and the
+client's refusal, which comes with a result, would show at some later call of another's."""
+
+
+def headers_of(message: HasHeaders) -> Headers:
+    """A message's headers, in order. Nothing else reads them.
+
+    Raises `UnreadableHeadersError`, each time it is asked. confluent-kafka refuses once, and then gives a list with
+    holes whose use ends the process: so its refusal is kept in the message.
+    """
+    try:
+        headers: Headers | None = _read_headers(message)
+    except Exception:  # of a client: confluent-kafka's is a SystemError
+        message.set_headers(_UNREADABLE)
+        headers = _UNREADABLE
+    if type(headers) is _Unreadable:
+        raise UnreadableHeadersError(UNREADABLE_TEXT)
+    return headers or []
+
+
+UNREADABLE_TEXT = "a header's name is no UTF-8, so none of the record's headers can be read"
+
+
+def readable_headers_of(message: HasHeaders) -> Headers | None:
+    """The same; None where they cannot be read."""
+    try:
+        return headers_of(message)
+    except UnreadableHeadersError:
+        return None
+
+
+def carried_headers_of(message: HasHeaders) -> Headers:
+    """What a copy of the message has for headers: its own, or one that says that they are missing."""
+    headers = readable_headers_of(message)
+    return [(MISSING_HEADERS, UNREADABLE_TEXT.encode())] if headers is None else headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +109,8 @@ class PlainMessage:
     offset_: int
     key_: bytes | None = field(default=None, repr=False)
     value_: bytes | None = field(default=None, repr=False)
-    headers_: tuple[tuple[str, bytes | None], ...] = field(default=(), repr=False)
+    headers_: tuple[tuple[str, bytes | None], ...] | None = field(default=(), repr=False)
+    """None: they cannot be read."""
     timestamp_: tuple[int, int] = (0, -1)
     leader_epoch_: int | None = None
 
@@ -73,8 +132,11 @@ class PlainMessage:
     def value(self) -> bytes | None:
         return self.value_
 
-    def headers(self) -> list[tuple[str, bytes | None]] | None:
-        return list(self.headers_) or None
+    def headers(self) -> Headers | None:
+        return _UNREADABLE if self.headers_ is None else list(self.headers_) or None
+
+    def set_headers(self, headers: Any) -> None:
+        raise NotImplementedError("a message by value never refuses its headers")
 
     def timestamp(self) -> tuple[int, int]:
         return self.timestamp_
@@ -121,9 +183,16 @@ class Record:
         return self._message.value()
 
     @property
-    def headers(self) -> list[tuple[str, bytes | None]]:
-        """The headers in order; a name may occur more than once."""
-        return self._message.headers() or []
+    def headers(self) -> Headers:
+        """The headers in order; a name may occur more than once.
+
+        Raises `keylane.errors.UnreadableHeadersError` when a name is no UTF-8."""
+        return headers_of(self._message)
+
+    @property
+    def message(self) -> Message:
+        """The Kafka client's message that the record is a view of."""
+        return self._message
 
     @property
     def timestamp_ms(self) -> int:
@@ -145,7 +214,7 @@ class Record:
             m.offset(),
             m.key(),
             m.value(),
-            tuple(m.headers() or ()),
+            None if (headers := readable_headers_of(m)) is None else tuple(headers),
             m.timestamp(),
             m.leader_epoch(),
         )
@@ -242,7 +311,7 @@ def _check_output(output: Output) -> None:
     for name in ("key", "value"):
         data: object = getattr(output, name)
         if isinstance(data, str):
-            object.__setattr__(output, name, data.encode())
+            object.__setattr__(output, name, _encoded(data, f"Output.{name} for topic {output.topic!r}"))
         elif not isinstance(data, bytes | None):
             raise OutputTypeError(
                 f"Output.{name} for topic {output.topic!r} is {kind_of(data)}: give bytes or None; "
@@ -257,6 +326,31 @@ def _check_output(output: Output) -> None:
             f"Output.headers for topic {output.topic!r} is {kind_of(output.headers)} that is no list of (name, bytes "
             "or None): give one like [('source', b'web')]"
         )
+    if output.headers:
+        where = f"Output.headers for topic {output.topic!r}"
+        object.__setattr__(
+            output, "headers", [(_named(name, where), _valued(name, value, where)) for name, value in output.headers]
+        )
+
+
+def _named(name: str, where: str) -> str:
+    """A header's name that clients carry as it is. Raises `OutputTypeError`."""
+    if "\0" in name:
+        raise OutputTypeError(f"{where}: the name {name!r} holds a zero character, at which clients cut it")
+    _encoded(name, f"{where}: the name {name!r}")
+    return name
+
+
+def _valued(name: str, value: bytes | str | None, where: str) -> bytes | None:
+    return _encoded(value, f"{where}: the value of {name!r}") if isinstance(value, str) else value
+
+
+def _encoded(text: str, what: str) -> bytes:
+    """Raises `OutputTypeError` for text that has no bytes."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise OutputTypeError(f"{what} holds a lone surrogate, which UTF-8 cannot carry: give bytes") from None
 
 
 def _is_header(pair: object) -> bool:

@@ -110,6 +110,14 @@ def with_named_options(what: str | None = None, **renamed: str) -> Callable[[Mad
     return named
 
 
+def size_in_utf8(text: str) -> int | None:
+    """How many bytes a text has; None for one that has none: it holds a lone surrogate."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        return None
+
+
 def kind_of(value: object) -> str:
     """What user code returned and should not have, by its type alone: it may be made of a record."""
     return f"a value of type {type(value).__name__}"

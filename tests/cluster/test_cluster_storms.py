@@ -290,7 +290,7 @@ class Storm:
             last[key] = offset
 
     def _ends(self, topic: str) -> dict[int, int]:
-        found = self._admin.log_ends([(topic, partition) for partition in range(PARTITIONS)])
+        found = self._admin.log_ends([(topic, partition) for partition in range(PARTITIONS)], read_committed=False)
         return {partition: end or 0 for (_, partition), end in found.items()}
 
     def _read(self, topic: str) -> list[Any]:

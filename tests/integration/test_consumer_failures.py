@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer
+from kafka import KafkaProducer
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
+from keylane.errors import UnreadableHeadersError
 from keylane.kafka import exact
+from keylane.kafka.admin import Admin
+from keylane.kafka.bulk import read_to_end
 from keylane.offsets import OffsetMap, encode
+from keylane.records import MISSING_HEADERS
 from kit.stage import Stage, until
 
 if TYPE_CHECKING:
@@ -370,3 +375,53 @@ def test_a_handler_that_outlives_poll_intervals_costs_no_membership(stage: Stage
         gate.set()
         thread.join(30)
     assert consumer.snapshot().processed == 10
+
+
+@pytest.mark.parametrize("workers", [None, kl.Processes(1)])
+def test_a_header_name_that_is_no_utf_8_is_its_records_failure(stage: Stage, workers: Any) -> None:
+    """Kafka takes any bytes for a name; the client refuses them once, and must not be asked again."""
+    stage.create(1)
+    append(stage, [((b"ok", b"\xc3\x28"),), ((b"tra\xff\xfece", b"v"),), ()])
+    asked = []
+
+    def handler(record: kl.Record) -> None:
+        for _ in range(2):
+            try:
+                assert isinstance(record.headers, list)
+            except UnreadableHeadersError:
+                asked.append(record.offset)
+        assert record.headers is not None
+
+    options: dict[str, Any] = {
+        "workers": workers,
+        "retries": FAST,
+        "on_exhausted": kl.DeadLetter(f"{stage.topic}.dead"),
+    }
+    dead = f"{stage.topic}.dead"
+    Admin({"bootstrap.servers": stage.servers}).create_topics({dead: 1})
+    snapshot = stage.run(handler, **options)
+    assert (snapshot.processed, snapshot.dead_lettered) == (2, 1)
+    assert asked == ([] if workers else [1] * 6), "the same refusal, whenever it is asked"
+    [letter] = next(iter(read_to_end(stage.servers, dead)))
+    said = dict(letter.headers)
+    assert said["keylane.offset"] == b"1"
+    assert b"no UTF-8" in (said[MISSING_HEADERS] or b"")
+    assert said["keylane.attempts"] == b"3"
+
+
+def append(stage: Stage, headers: list[tuple[tuple[bytes, bytes | None], ...]]) -> None:
+    """A record for each of these, by the protocol: the client takes no such names."""
+    producer = KafkaProducer(bootstrap_servers=stage.servers)
+    for some in headers:
+        producer.send(stage.topic, b"v", headers=[(RawName(name), value) for name, value in some]).get(30)
+    producer.close()
+
+
+class RawName(str):
+    """A name that is sent as these bytes."""
+
+    def __new__(cls, name: bytes) -> RawName:
+        return super().__new__(cls, name.decode("latin-1"))
+
+    def encode(self, *_: object) -> bytes:
+        return super().encode("latin-1")

@@ -52,7 +52,7 @@ def test_ending_offsets_are_of_all_topics_that_match(stage: Stage) -> None:
         stage.create(2, f"{stage.topic}-{topic}")
         stage.fill([(b"k", number % 2) for number in range(4)], f"{stage.topic}-{topic}")
     seen: list[str] = []
-    stage.run(lambda record: seen.append(record.topic), topics=[f"^{stage.topic}-"])
+    stage.run(lambda record: seen.append(record.topic), topics=[f"^{stage.topic}-.*"])
     assert len(seen) == 8
 
 
@@ -110,3 +110,19 @@ def test_what_cannot_work_is_refused_at_the_start(stage: Stage, options: dict[st
     given["kafka"] = stage.kafka | given.get("kafka", {})
     with pytest.raises(kl.UsageError, match=says):
         stage.run(lambda _: None, **given)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_an_expression_is_about_whole_names_and_about_no_internal_topic(stage: Stage, protocol: str) -> None:
+    own = f"own-{stage.topic}".lower()
+    for topic in (own, f"{own}.more", f"__{own}"):
+        stage.create(1, topic)
+        stage.fill([(b"k", 0)], topic)
+    kafka = {"bootstrap.servers": stage.servers, "group.id": own, "group.protocol": protocol}
+    seen: list[str] = []
+    stage.run(lambda record: seen.append(record.topic), topics=[f"^.*{own}"], kafka=kafka)
+    assert seen == [own]
+    seen.clear()
+    kafka |= {"group.id": f"{own}-2"}
+    stage.run(lambda record: seen.append(record.topic), topics=[rf"^{own}\.more$", f"__{own}"], kafka=kafka)
+    assert sorted(seen) == [f"__{own}", f"{own}.more"]

@@ -129,6 +129,26 @@ def test_list_and_show(servers: str, topic: str, capsys: pytest.CaptureFixture[s
     assert f"did you mean {dead}?" in capsys.readouterr().err
 
 
+def test_a_purge_by_time_keeps_what_is_in_or_behind_an_open_transaction(
+    servers: str, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By what is committed alone there is no letter of that time on, which is not to mean that all are older."""
+    dead = f"{topic}.dead"
+    bury(servers, topic, range(0, 6, 2))
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": dead})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(dead, b"open", partition=0, timestamp=T0 + 60_000)
+    assert producer.flush(30) == 0
+    bury(servers, topic, range(100_000, 100_006, 2))
+    purged = keylane(capsys, servers, "purge", dead, "--to-datetime", "2023-11-14T22:14:00", "--execute")
+    assert [one["new_start_offset"] for one in purged["partitions"]] == [3, 0]
+    everything = keylane(capsys, servers, "purge", dead, "--to-latest", "--execute")["partitions"][0]
+    assert (everything["records"], everything["open_transaction"]) == (0, True)
+    producer.commit_transaction(30)
+    assert len(committed_values(servers, dead)) == 4
+
+
 def test_redrive_and_purge(servers: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     dead = f"{topic}.dead"
     bury(servers, topic, range(20))

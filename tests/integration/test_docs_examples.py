@@ -96,7 +96,7 @@ def test_sigterm_ends_a_program_after_what_is_in_flight(copies: tuple[Path, str]
     admin = Admin({"bootstrap.servers": servers})
 
     def scored() -> int:
-        return admin.log_ends([("late.scored", 0)])["late.scored", 0] or 0
+        return admin.log_ends([("late.scored", 0)], read_committed=False)["late.scored", 0] or 0
 
     (own / "orders.py").write_text((own / "orders.py").read_text().replace("sleep(0.05)", "sleep(0.2)"))
     program = [sys.executable, "until_sigterm.py"]

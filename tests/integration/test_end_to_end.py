@@ -75,11 +75,14 @@ class Recipe:
         return process.wait(TIMEOUT_S)
 
     def in_topic(self, topic: str) -> int:
-        return sum(end or 0 for end in self._admin.log_ends([(topic, one) for one in range(PARTITIONS)]).values())
+        return sum(
+            end or 0
+            for end in self._admin.log_ends([(topic, one) for one in range(PARTITIONS)], read_committed=False).values()
+        )
 
     def keys(self, topic: str) -> Counter[bytes]:
         """Of the committed records, by another client."""
-        ends = self._admin.log_ends([(topic, one) for one in range(PARTITIONS)])
+        ends = self._admin.log_ends([(topic, one) for one in range(PARTITIONS)], read_committed=False)
         return Counter(one.key for one in committed_records(self.servers, ends))
 
     def booked(self) -> Counter[tuple[int, str]]:

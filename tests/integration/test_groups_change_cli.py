@@ -56,6 +56,22 @@ def committed(servers: str, group: str) -> dict[tuple[str, int], int]:
     return {name: one.offset for name, one in found.items()}
 
 
+def test_a_reset_by_time_goes_to_the_first_record_of_that_time_whatever_its_transaction(
+    servers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Admin({"bootstrap.servers": servers}).create_topics({"open": 1})
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": "open"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("open", b"x", timestamp=T0)
+    producer.produce("open", b"x", timestamp=T0 + 60_000)
+    assert producer.flush(30) == 0
+    when = datetime.fromtimestamp(T0 / 1000 + 30, UTC).isoformat()
+    found = report(capsys, servers, "reset", "by-time", "--topic", "open", "--to-datetime", when)
+    assert [one["new_offset"] for one in found["partitions"]] == [1]
+    producer.abort_transaction(30)
+
+
 def test_offsets(servers: str, capsys: pytest.CaptureFixture[str]) -> None:
     commit(servers, "shown", [TopicPartition("flights", 0, 100, metadata="m" * 50), TopicPartition("weather", 0, 0)])
     rows = report(capsys, servers, "offsets", "shown")["partitions"]

@@ -266,10 +266,10 @@ def test_topics_and_log_offsets(admin: Admin) -> None:
     assert admin.create_topics({"flights": 99}) == set()
     assert admin.topics()["flights"] == 4
     asked = [("flights", 0), ("flights", 3), ("flights", 4), ("no-such-topic", 0)]
-    assert admin.log_ends(asked) == dict(zip(asked, (120, 0, None, None), strict=True))
+    assert admin.log_ends(asked, read_committed=False) == dict(zip(asked, (120, 0, None, None), strict=True))
     assert admin.log_starts(asked[:2]) == dict.fromkeys(asked[:2], 0)
-    assert admin.log_ends([]) == {}
-    assert admin.log_ends(asked[2:]) == dict.fromkeys(asked[2:])
+    assert admin.log_ends([], read_committed=False) == {}
+    assert admin.log_ends(asked[2:], read_committed=False) == dict.fromkeys(asked[2:])
     assert admin.create_topics({}) == set()
 
 
@@ -321,7 +321,7 @@ def test_a_broker_that_does_not_answer(broker: BrokerProcess) -> None:
             patient.groups,
             lambda: patient.describe_group("raw"),
             lambda: patient.committed_offsets("raw"),
-            lambda: patient.log_ends([("flights", 0)]),
+            lambda: patient.log_ends([("flights", 0)], read_committed=False),
             lambda: patient.create_topics({"late": 1}),
         ):
             with pytest.raises(BrokerUnavailableError, match=f"no Kafka broker answered at '{broker.bootstrap}'"):
@@ -342,7 +342,7 @@ def test_a_broker_that_is_killed_and_comes_back(tmp_path: Path) -> None:
             return (
                 admin.describe_group("survivor"),
                 admin.committed_offsets("survivor"),
-                admin.log_ends([("flights", 1)]),
+                admin.log_ends([("flights", 1)], read_committed=False),
             )
 
         before = answers(patient)

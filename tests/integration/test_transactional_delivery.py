@@ -111,12 +111,16 @@ class Copy:
 
     def _length(self) -> int:
         """Of the logs of the outputs and the dead letters, with what was aborted."""
-        ends = self.stage.admin.log_ends([(topic, p) for topic in (self.out, self.dead) for p in range(PARTITIONS)])
+        ends = self.stage.admin.log_ends(
+            [(topic, p) for topic in (self.out, self.dead) for p in range(PARTITIONS)], read_committed=False
+        )
         return sum(end or 0 for end in ends.values())
 
     def seen(self) -> list[tuple[str, bytes | None]]:
         """Inputs whose outputs readers see once no transaction is open, in the order of each partition; with keys."""
-        ends = self.stage.admin.log_ends([(topic, p) for topic in (self.out, self.dead) for p in range(PARTITIONS)])
+        ends = self.stage.admin.log_ends(
+            [(topic, p) for topic in (self.out, self.dead) for p in range(PARTITIONS)], read_committed=False
+        )
         return [_source(record) for record in committed_records(self.stage.servers, ends)]
 
     def check_agreement(self) -> None:

@@ -116,7 +116,7 @@ def check_dump(broker: BrokerProcess, tmp_path: Path) -> None:
 def test_the_console_consumer_formats_the_topic(broker: BrokerProcess) -> None:
     commit(broker, "formatted", [TopicPartition("flights", 3, 32)])
     place = (OFFSETS_TOPIC, partition_for("formatted", 4))
-    end = Admin({"bootstrap.servers": broker.bootstrap}).log_ends([place])[place]
+    end = Admin({"bootstrap.servers": broker.bootstrap}).log_ends([place], read_committed=False)[place]
     commit(broker, "formatted", [TopicPartition("flights", 3, 33, metadata="m")])
     done = peers.kafka_tool(
         "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", broker.bootstrap,

@@ -147,7 +147,9 @@ class Cell:
 
     def effects(self) -> Counter[tuple[int, int]]:
         if self.is_transactional:
-            ends = self.stage.admin.log_ends([(self.out, partition) for partition in range(PARTITIONS)])
+            ends = self.stage.admin.log_ends(
+                [(self.out, partition) for partition in range(PARTITIONS)], read_committed=False
+            )
             seen = [one.value.split() for one in committed_records(self.stage.servers, ends)]
             return Counter((int(part), int(at)) for part, at in seen)
         if self.database is None:

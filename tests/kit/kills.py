@@ -34,7 +34,9 @@ class Kills:
     def note(self, what: str) -> None:
         """Right after a kill."""
         known = covered(self._admin, self._group)
-        ends = self._admin.log_ends([(self._output, partition) for partition in range(self._partitions)])
+        ends = self._admin.log_ends(
+            [(self._output, partition) for partition in range(self._partitions)], read_committed=False
+        )
         self._noted.append(Kill(what, known, {partition: end or 0 for (_, partition), end in ends.items()}))
 
     def ran_again(self) -> list[tuple[str, Source]]:

@@ -76,7 +76,7 @@ class Stage:
 
     def ends(self) -> dict[tuple[str, int], int]:
         names = [(self.topic, partition) for partition in range(self.admin.topics()[self.topic])]
-        found = self.admin.log_ends(names)
+        found = self.admin.log_ends(names, read_committed=False)
         return {name: end for name, end in found.items() if end is not None}
 
     def committed(self) -> dict[tuple[str, int], OffsetMap]:

@@ -163,13 +163,13 @@ class Work:
     def left(self) -> int:
         """Records that the group's commits do not cover, by offset and map."""
         has = covered(self.admin, self.group)
-        ends = self.admin.log_ends([(self.topic, partition) for partition in range(PARTITIONS)])
+        ends = self.admin.log_ends([(self.topic, partition) for partition in range(PARTITIONS)], read_committed=False)
         return sum((*name, offset) not in has for name, end in ends.items() for offset in range(end or 0))
 
     def lag(self) -> int:
         """By another client than the lanes'."""
         commits = self.admin.committed_offsets(self.group)
-        ends = self.admin.log_ends([(self.topic, partition) for partition in range(PARTITIONS)])
+        ends = self.admin.log_ends([(self.topic, partition) for partition in range(PARTITIONS)], read_committed=False)
         return sum((end or 0) - (commits[name].offset if name in commits else 0) for name, end in ends.items())
 
 

@@ -126,7 +126,7 @@ class Chain:
     def length(self, topic: str) -> int:
         """Of its logs, with what was aborted."""
         names = [(topic, partition) for partition in range(self._admin.topics()[topic])]
-        return sum(end or 0 for end in self._admin.log_ends(names).values())
+        return sum(end or 0 for end in self._admin.log_ends(names, read_committed=False).values())
 
     def finish(self) -> None:
         """However long it takes, as long as something is done."""
@@ -150,7 +150,9 @@ class Chain:
         return len(planned) > 0 and planned == done
 
     def _lag(self, group: str, topic: str) -> int:
-        ends = self._admin.log_ends([(topic, partition) for partition in range(self._admin.topics()[topic])])
+        ends = self._admin.log_ends(
+            [(topic, partition) for partition in range(self._admin.topics()[topic])], read_committed=False
+        )
         committed = self._admin.committed_offsets(group)
         return sum((end or 0) - (committed[name].offset if name in committed else 0) for name, end in ends.items())
 

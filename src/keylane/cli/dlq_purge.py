@@ -26,7 +26,12 @@ def below_of(args: argparse.Namespace) -> Below:
 
 def print_purge(report: Report) -> None:
     """As a table."""
-    headings = ("TOPIC", "PARTITION", "LOG START", "LOG END", "NEW START", "OFFSETS")
-    print_table(headings, (one.values() for one in report["partitions"]), numbers=range(1, 6))
+    headings = ("TOPIC", "PARTITION", "LOG START", "LOG END", "NEW START", "OFFSETS", "NOTE")
+    names = ("topic", "partition", "log_start_offset", "log_end_offset", "new_start_offset", "records")
+    rows = [
+        (*(one[name] for name in names), "kept from its open transaction on" if one["open_transaction"] else "")
+        for one in report["partitions"]
+    ]
+    print_table(headings, rows, numbers=range(1, 6))
     count = sum(one["records"] for one in report["partitions"])
     say(f"{count} offsets deleted" if report["executed"] else DRY_RUN)

@@ -66,7 +66,7 @@ def reset(admin: Admin, group: str, selections: Sequence[str], target: Target, *
 def _planned(
     admin: Admin, names: Sequence[Partition], committed: dict[Partition, CommittedOffset], target: Target
 ) -> list[dict[str, Any]]:
-    starts, ends = admin.log_starts(names), admin.log_ends(names)
+    starts, ends = admin.log_starts(names), admin.log_ends(names, read_committed=False)
     times = admin.offsets_at(dict.fromkeys(names, target.value)) if target.kind == "time" else {}
     rows = []
     for name in sorted(names):

@@ -25,7 +25,7 @@ SHOWN_RUNS = 12
 def offsets_report(admin: Admin, group: str, selections: Iterable[str]) -> Report:
     """Committed offsets with their metadata, beside the log's bounds. Raises `UsageError`."""
     committed = committed_by(admin, group, selections)
-    starts, ends = admin.log_starts(committed), admin.log_ends(committed)
+    starts, ends = admin.log_starts(committed), admin.log_ends(committed, read_committed=False)
     rows = []
     for (topic, partition), commit in committed.items():
         start, end = starts[topic, partition], ends[topic, partition]

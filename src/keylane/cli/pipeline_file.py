@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keylane.errors import UsageError
+from keylane.foreign_errors import line_of, one_line
 from keylane.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _short(file: Path, path: Path) -> Path:
 
 def _said(error: BaseException) -> str:
     if isinstance(error, UsageError):
-        return str(error)
+        return one_line(error)
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg}"
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return line_of(error)

@@ -171,7 +171,7 @@ def _existing(admin: Admin, topics: Iterable[str]) -> list[TopicDescription]:
 def _bounds(admin: Admin, topics: Iterable[TopicDescription]) -> tuple[Offsets, Offsets]:
     """Where the logs of all partitions start, and where they end."""
     names = [(one.name, number) for one in topics for number in one.partitions]
-    return admin.log_starts(names), admin.log_ends(names)
+    return admin.log_starts(names), admin.log_ends(names, read_committed=False)
 
 
 # --- tables ---

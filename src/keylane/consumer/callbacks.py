@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from keylane.consumer.outputs import AnyShown, ResultsMoved
 from keylane.errors import HandlerError, PeerError
 from keylane.flow.workers.calls import failure_of
+from keylane.foreign_errors import line_of
 from keylane.records import Record
 
 if TYPE_CHECKING:
@@ -133,8 +134,8 @@ class CommitCallbacks:
     def _call(self, callback: Callable[..., Any], *arguments: Any) -> None:
         try:
             callback(*arguments)
-        except Exception as error:  # reported: the consumer stops with it
+        except BaseException as error:  # reported: the consumer stops with it
             which = "on_commit" if callback is self._on_commit else "on_committed"
-            made = HandlerError(f"{which} raised {type(error).__name__}: {error}")
+            made = HandlerError(f"{which} raised {line_of(error)}")
             made.__cause__ = error
             self._failed(made)

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from keylane.consumer.outputs import NO_RESULTS
 from keylane.errors import HandlerError
 from keylane.flow.workers import Meter
+from keylane.foreign_errors import line_of
 from keylane.offsets import DispatchBound, encode, is_map
-from keylane.telling import kind_of
+from keylane.telling import kind_of, size_in_utf8
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -212,15 +213,17 @@ class Commits:
         called = f"Commit.metadata({topic!r}, {number}, {offset})"
         try:
             made: object = self._metadata(topic, number, offset)
-        except Exception as error:  # told by the run that it ends
-            failed = HandlerError(f"{called} raised {type(error).__name__}: {error}")
+        except BaseException as error:  # told by the run that it ends
+            failed = HandlerError(f"{called} raised {line_of(error)}")
             failed.__cause__ = error
             self._fail(failed, now)
             return ""
         if not isinstance(made, str):
             self._fail(HandlerError(f"{called} returned {kind_of(made)}: return a str"), now)
-        elif len(made.encode()) > self.metadata_cap:
-            text = f"{called} returned {len(made.encode())} bytes: brokers take {self.metadata_cap} with a commit"
+        elif (size := size_in_utf8(made)) is None:
+            self._fail(HandlerError(f"{called} returned text that UTF-8 cannot carry (a lone surrogate)"), now)
+        elif size > self.metadata_cap:
+            text = f"{called} returned {size} bytes: brokers take {self.metadata_cap} with a commit"
             self._fail(HandlerError(f"{text} (Commit.metadata_max_bytes)"), now)
         elif made and is_map(made):
             self._fail(HandlerError(f"{called} returned what reads as an offset map: return other text"), now)

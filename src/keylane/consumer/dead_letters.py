@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keylane.errors import ParkedError
-from keylane.records import Output
+from keylane.foreign_errors import class_of, printable, text_of
+from keylane.records import Output, carried_headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from keylane.records import Message, Record
 
     Headers = list[tuple[str, bytes | None]]
-
-MAX_ERROR_TEXT = 4_096
-"""Characters of an error's text that a dead letter's header carries: enough to see, never too large to produce."""
 
 ROUNDS = "keylane.rounds"
 """How often a record came back from the dead; it stays with the record when that dies again."""
@@ -142,19 +140,23 @@ def dead_letter(message: Message, topic: str, failure: Failure, attempts: int) -
     """The record as it was, with headers that say where it came from and what failed."""
     place = (message.topic(), message.partition(), message.offset())
     said = said_of(place, message.timestamp()[1], failure.error, attempts)
-    return Output(topic, key=message.key(), value=message.value(), headers=[*as_it_was(message.headers() or ()), *said])
+    return Output(
+        topic, key=message.key(), value=message.value(), headers=[*as_it_was(carried_headers_of(message)), *said]
+    )
 
 
 def parked(record: Record, topic: str, why: str) -> Output:
     """A record that an operator sets aside, as it was, with headers that say where it came from."""
     place = (record.topic, record.partition, record.offset)
     said = said_of(place, record.timestamp_ms, ParkedError(why), 0)
-    return Output(topic, key=record.raw_key, value=record.raw_value, headers=[*as_it_was(record.headers), *said])
+    headers = [*as_it_was(carried_headers_of(record.message)), *said]
+    return Output(topic, key=record.raw_key, value=record.raw_value, headers=headers)
 
 
 def as_it_was(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
-    """A record's headers without what keylane says of an earlier death; how often it came back stays."""
-    return [one for one in headers if one[0] not in _OURS]
+    """A record's headers without what keylane says of an earlier death; how often it came back stays. A zero character
+    in a name, at which clients would cut it, is written out."""
+    return [(name.replace("\0", "\\0"), value) for name, value in headers if name not in _OURS]
 
 
 _OURS = OURS.names()
@@ -165,10 +167,8 @@ def said_of(
 ) -> list[tuple[str, bytes]]:
     """What a dead letter's headers say of a record, by its topic, partition and offset; what is not known is left
     out."""
-    kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     topic, partition, offset = place or (None, None, None)
-    return _said(Death("keylane", topic, partition, offset, timestamp_ms, name, str(error), attempts))
+    return _said(Death("keylane", topic, partition, offset, timestamp_ms, class_of(error), text_of(error), attempts))
 
 
 def _said(death: Death) -> list[tuple[str, bytes]]:
@@ -179,7 +179,7 @@ def _said(death: Death) -> list[tuple[str, bytes]]:
         OURS.offset: death.offset,
         OURS.timestamp: death.timestamp_ms,
         OURS.error: death.error_class,
-        OURS.text: None if text is None else text[:MAX_ERROR_TEXT],
+        OURS.text: None if text is None else printable(text),
         OURS.attempts: death.attempts,
     }
     return [(key, str(value).encode()) for key, value in said.items() if value is not None]

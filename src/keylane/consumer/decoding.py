@@ -32,13 +32,18 @@ Headers = list[tuple[str, bytes | None]]
 class Field:
     """What a deserializer is told beside the bytes; as in confluent-kafka's `SerializationContext`."""
 
-    __slots__ = ("field", "headers", "topic")
+    __slots__ = ("_headers", "field", "topic")
 
-    def __init__(self, topic: str, field: str, headers: Headers) -> None:
+    def __init__(self, topic: str, field: str, headers: Headers | Callable[[], Headers]) -> None:
         self.topic = topic
         self.field = field
         """"key" or "value"."""
-        self.headers = headers
+        self._headers = headers
+
+    @property
+    def headers(self) -> Headers:
+        """The record's. Raises `keylane.errors.UnreadableHeadersError`, as they do."""
+        return self._headers() if callable(self._headers) else self._headers
 
 
 class Decoder:
@@ -50,7 +55,11 @@ class Decoder:
 
     def decoded(self, record: Record) -> DecodedRecord:
         """Raises what a deserializer raises."""
-        topic, headers = record.topic, record.headers
+        topic = record.topic
+
+        def headers() -> Headers:
+            return record.headers
+
         key = made_of(self._key, record.raw_key, topic, "key", headers)
         return DecodedRecord.of(record, key, made_of(self._value, record.raw_value, topic, "value", headers))
 
@@ -60,7 +69,7 @@ def made_of(
     raw: bytes | None,
     topic: str,
     field: str,
-    headers: list[tuple[str, bytes | None]],
+    headers: Callable[[], Headers],
 ) -> Seen:
     """Raises what the deserializer raises."""
     return raw if deserializer is None else deserializer(raw, Field(topic, field, headers))

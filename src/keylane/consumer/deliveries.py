@@ -17,6 +17,7 @@ from keylane.errors import HandlerError, ParkedError
 from keylane.flow.keys import PassedOver
 from keylane.flow.outcomes import Failure
 from keylane.flow.retries import Schedule, backoff_s
+from keylane.foreign_errors import line_of, one_line
 from keylane.options import DeadLetter, Skip
 
 if TYPE_CHECKING:
@@ -165,9 +166,9 @@ class Deliveries:
     def _given_up(self, item: Item, failure: Failure, now: float) -> None:
         """There is no other attempt: a dead letter, a skip, or the end of the run."""
         rule = self._on_exhausted
-        reason = f"{item.name}: {_text(failure.error)}; failed {_attempts(item.attempt)}"
+        reason = f"{item.name}: {line_of(failure.error)}; failed {_attempts(item.attempt)}"
         if failure.halts:
-            self._end_run(item, f"{item.name}: {failure.error}", failure, now)
+            self._end_run(item, f"{item.name}: {one_line(failure.error)}", failure, now)
         elif isinstance(rule, Skip):
             self._log.info("skipped %s", reason)
             self._counters["skipped"] += 1
@@ -205,12 +206,12 @@ class Deliveries:
             return
         if dead.parked is not None:
             del self._dead[item]
-            dead.parked.fail(f"its letter could not be produced to {dead.topic!r}: {_text(failure.error)}")
+            dead.parked.fail(f"its letter could not be produced to {dead.topic!r}: {line_of(failure.error)}")
             self._flow.run_again(item, now)
             return
         text = (
-            f"{item.name}: {_text(dead.failure.error)}; failed {_attempts(dead.attempts)}, and its dead letter could "
-            f"not be produced to {dead.topic!r}: {_text(failure.error)}; check that topic and start again"
+            f"{item.name}: {line_of(dead.failure.error)}; failed {_attempts(dead.attempts)}, and its dead letter could "
+            f"not be produced to {dead.topic!r}: {line_of(failure.error)}; check that topic and start again"
         )
         self._end_run(item, text, dead.failure, now)
 
@@ -300,12 +301,6 @@ class Deliveries:
                     self._to_show.pop(one, None)
             if together.head in self._to_show:
                 self._show(self._to_show.pop(together.head))
-
-
-def _text(error: BaseException) -> str:
-    """An error in one line: its class and its text."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _attempts(count: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from keylane.errors import KeylaneError
+from keylane.foreign_errors import one_line, short_class_of
 
 ANSWER_WITHIN_S = 5.0
 """A loop that says nothing for so long stands: its turns take milliseconds."""
@@ -28,5 +29,5 @@ class Health:
         """After a failure. What the user's code raised is named and not quoted: it may hold what is in a record."""
         cause = error if error.__cause__ is None else error.__cause__
         is_ours = isinstance(cause, KeylaneError)
-        fault = "it failed: " + (" ".join(str(error).split()) if is_ours else type(cause).__name__)
+        fault = "it failed: " + (one_line(error) if is_ours else short_class_of(cause))
         return cls(fault, fault)

@@ -36,6 +36,7 @@ from keylane.consumer.events import (
 from keylane.consumer.ports import Revoking
 from keylane.consumer.prompt_commits import PromptCommits
 from keylane.errors import HandlerError, InternalError, PeerError
+from keylane.foreign_errors import line_of
 from keylane.pipeline import RebalanceListener
 
 if TYPE_CHECKING:
@@ -324,8 +325,8 @@ class Intake:
         """Call the user's listener; what it raises ends the consumer, but not the rebalance."""
         try:
             method(names if isinstance(names, tuple) else list(names), *more)
-        except Exception as error:  # reported: the consumer stops with it
-            text = f"rebalance_listener.{method.__name__}({names}) raised {type(error).__name__}: {error}"
+        except BaseException as error:  # reported: the consumer stops with it
+            text = f"rebalance_listener.{method.__name__}({names}) raised {line_of(error)}"
             made = HandlerError(text)
             made.__cause__ = error
             self._report(ConsumerFailed(made))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from keylane.errors import HandlerError
 from keylane.flow.outcomes import Failure
 from keylane.flow.workers.calls import failure_of
-from keylane.records import DecodedRecord, Output, PlainMessage, Record, Returned
+from keylane.records import DecodedRecord, Output, PlainMessage, Record, Returned, readable_headers_of
 from keylane.telling import kind_of
 
 if TYPE_CHECKING:
@@ -82,14 +82,14 @@ def _wrong_batch(what: str) -> Failure:
 
 def record_departs(message: Message) -> PlainRecord:
     """A record on its way to a worker process."""
-    headers = message.headers()
+    headers = readable_headers_of(message)
     return (
         message.topic(),
         message.partition(),
         message.offset(),
         message.key(),
         message.value(),
-        tuple(headers) if headers else (),
+        None if headers is None else tuple(headers),
         message.timestamp(),
         message.leader_epoch(),
     )

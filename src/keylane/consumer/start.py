@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from keylane.errors import HandlerError, MetadataError, PeerError, UnknownMapError
+from keylane.foreign_errors import line_of
 from keylane.offsets import OffsetMap, decode, is_map
 from keylane.offsets.codec import MapOrigin, map_origin
 from keylane.pipeline import Commit
@@ -227,7 +228,7 @@ class StartRule:
         try:
             made = rule(found.topic, found.partition, base, found.metadata)
         except Exception as error:
-            raise HandlerError(f"{where}: on_foreign_metadata raised {type(error).__name__}: {error}") from error
+            raise HandlerError(f"{where}: on_foreign_metadata raised {line_of(error)}") from error
         if made is None:
             return None
         if not isinstance(made, OffsetMap) or made.base != base or made.highest_completed >= found.log_end:

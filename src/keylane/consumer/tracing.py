@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.errors import UsageError
 from keylane.options import is_coroutine_function, takes_context
-from keylane.records import Output, Returned
+from keylane.records import Output, Returned, readable_headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -167,7 +167,7 @@ def _extracted(record: Record) -> TraceContext:
     from opentelemetry.context import Context as Empty
 
     carrier: dict[str, str] = {}
-    for name, value in record.headers:
+    for name, value in readable_headers_of(record.message) or ():
         carrier.setdefault(name.lower(), (value or b"").decode(errors="replace"))
     return propagate.extract(carrier, Empty())
 

@@ -26,6 +26,7 @@ from keylane.delivery.stores import Identity
 from keylane.delivery.transactions import Transactions, check_transaction, key_of, once_of, unavailable
 from keylane.errors import PeerError, UsageError
 from keylane.flow.outcomes import Failure
+from keylane.foreign_errors import line_of
 from keylane.records import Output
 
 if TYPE_CHECKING:
@@ -227,7 +228,7 @@ class House:
                     for (topic, partition), offset in sorted(self._committed.items()):
                         transaction.purge(self._identities.scope(topic), partition, offset)
         except Exception as error:  # a database that does not answer
-            logger.warning("identities could not be purged, and will be later: %s: %s", type(error).__name__, error)
+            logger.warning("identities could not be purged, and will be later: %s", line_of(error))
             self._disconnect()
             return False
         self._committed.clear()

@@ -16,6 +16,7 @@ from keylane.delivery.sqlite import SqliteStore
 from keylane.delivery.stores import AsyncStore, Identity, Processed, Store
 from keylane.errors import HandlerError, PeerError, UsageError
 from keylane.flow.outcomes import Failure
+from keylane.foreign_errors import line_of
 from keylane.options import ExactlyOnce, takes_context
 from keylane.telling import kind_of
 
@@ -56,7 +57,7 @@ def checked_store(flow: Flow) -> Store:
 
 def unavailable(store: Store, error: BaseException) -> PeerError:
     """The store does not answer, or refuses."""
-    return PeerError(f"{type(store).__name__} does not answer: {type(error).__name__}: {error}".strip())
+    return PeerError(f"{type(store).__name__} does not answer: {line_of(error)}")
 
 
 @contextmanager

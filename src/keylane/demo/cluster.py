@@ -40,7 +40,7 @@ class Cluster:
                     f"{partitions}: delete it, or use another broker"
                 )
             places = [(topic, number) for number in range(partitions)]
-            ends, starts = self.admin.log_ends(places), self.admin.log_starts(places)
+            ends, starts = self.admin.log_ends(places, read_committed=False), self.admin.log_starts(places)
             held = sum((ends[place] or 0) - (starts[place] or 0) for place in places)
             if held:
                 raise PeerError(

@@ -44,7 +44,7 @@ def gather(
         raise UsageError(f"the group {group!r} does not exist: `keylane groups list` shows those that do")
     owners = {partition: member.member_id for member in description.members for partition in member.assignment}
     names = sorted({*committed, *owners})
-    starts, ends = admin.log_starts(names), admin.log_ends(names)
+    starts, ends = admin.log_starts(names), admin.log_ends(names, read_committed=False)
     partitions = [
         _partition_report(name, committed.get(name), starts[name], ends[name], owners.get(name)) for name in names
     ]

@@ -15,6 +15,7 @@ from keylane.desk.payloads import payload, sizes, time_text
 from keylane.errors import UsageError
 from keylane.kafka.redriving import read_committed
 from keylane.offsets import decode
+from keylane.records import carried_headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +81,7 @@ def letters(queue: Queue) -> Iterator[tuple[Record, Letter]]:
     """Every committed letter, those of a partition in their order."""
     for batch in read_committed(queue.kafka, queue.topic):
         for record in batch:
-            yield record, read(record.headers)
+            yield record, read(carried_headers_of(record.message))
 
 
 # --- list ---

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from keylane.consumer.decoding import made_of
+from keylane.foreign_errors import line_of, printable, short_class_of
+from keylane.telling import kind_of
 
 if TYPE_CHECKING:
     from keylane.desk import Report
@@ -17,8 +19,14 @@ if TYPE_CHECKING:
     Headers = list[tuple[str, bytes | None]]
 
 
+EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999, which Python's dates have. A producer may write any time."""
+
+
 def time_text(timestamp_ms: int) -> str:
-    """ISO 8601, in UTC, of milliseconds since the epoch."""
+    """ISO 8601, in UTC, of milliseconds since the epoch; the number itself, where no calendar has such a day."""
+    if not EARLIEST_MS <= timestamp_ms <= LATEST_MS:
+        return f"{timestamp_ms} ms"
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
@@ -43,10 +51,10 @@ def payload(record: Record, topic: str, headers: Headers, pipeline: Pipeline | N
         ("value", record.raw_value, pipeline and pipeline.value_deserializer),
     ):
         try:
-            made = made_of(deserializer, raw, topic, field, headers)
+            made = made_of(deserializer, raw, topic, field, lambda: headers)
         except Exception as error:  # why the record failed, perhaps: its bytes are shown then
             made = raw
-            shown[f"{field}_error"] = f"{type(error).__name__}: {error}"
+            shown[f"{field}_error"] = line_of(error)
         shown[field] = _plain(made)
     return shown | {"headers": [[name, _plain(value)] for name, value in headers]}
 
@@ -60,6 +68,14 @@ def _plain(made: object) -> object:
             return {"base64": base64.b64encode(made).decode()}
     try:
         json.dumps(made)
-    except (TypeError, ValueError):
-        return repr(made)
+    except (TypeError, ValueError, RecursionError):
+        return _shown(made)
     return made
+
+
+def _shown(made: object) -> str:
+    """Its repr, which is the user's own: it may raise, or have no bytes."""
+    try:
+        return printable(repr(made))
+    except Exception as error:
+        return f"({kind_of(made)}, whose repr raises {short_class_of(error)})"

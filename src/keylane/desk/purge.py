@@ -1,4 +1,9 @@
-"""Dead letters deleted: up to an offset, a time, or the first that did not come back."""
+"""Dead letters deleted: up to an offset, a time, or the first that did not come back.
+
+The idea: what is deleted is gone, so nothing is that nobody could have read. A transaction that is open holds letters
+which are not there yet for anybody: they stay, and what is behind them. The ends are asked for before the times, so
+that a letter that comes meanwhile is above them.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +35,20 @@ def purge(queue: Queue, selections: Sequence[str], below: Below, *, execute: boo
     """Delete letters of what is selected (or all), or say which would be; returns the report. Raises `UsageError`."""
     counts = {queue.topic: queue.admin.topics()[queue.topic]}
     names = selected(selections or [queue.topic], counts)
-    starts, ends = queue.admin.log_starts(names), queue.admin.log_ends(names)
+    starts, ends = queue.admin.log_starts(names), queue.admin.log_ends(names, read_committed=False)
+    stable_ends = queue.admin.log_ends(names, read_committed=True)
     targets = _targets(queue, below, names)
     rows: list[Report] = []
     for name in names:
         start, end = starts[name], ends[name]
         if start is None or end is None:
             raise UsageError(f"{name[0]}-{name[1]} does not exist any more: name others with --topic")
+        stable_end = stable_ends[name]
         found = targets[name]
         before = min(max(end if found is None else found, start), end)
+        kept_open = stable_end is not None and stable_end < before
+        if kept_open:
+            before = max(start, stable_end or 0)
         rows.append(
             {
                 "topic": name[0],
@@ -47,6 +57,7 @@ def purge(queue: Queue, selections: Sequence[str], below: Below, *, execute: boo
                 "log_end_offset": end,
                 "new_start_offset": before,
                 "records": before - start,
+                "open_transaction": kept_open,
             }
         )
     if execute:

@@ -19,6 +19,7 @@ from keylane.kafka.redriving import committed_record
 from keylane.offsets import OffsetMap
 from keylane.offsets.edits import standing
 from keylane.operations.commands import passing, replaying
+from keylane.records import carried_headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -87,7 +88,7 @@ def logged(admin: Admin, kafka: Settings, named: Iterable[Place]) -> list[Logged
     """These records, of partitions that exist."""
     named = list(named)
     partitions = {(one.topic, one.partition) for one in named}
-    starts, ends = admin.log_starts(partitions), admin.log_ends(partitions)
+    starts, ends = admin.log_starts(partitions), admin.log_ends(partitions, read_committed=False)
     stable = admin.log_ends(partitions, read_committed=True)
 
     def found(one: Place) -> Logged:
@@ -135,6 +136,7 @@ def show_report(
     rows = []
     for one in look(admin, kafka, group, names):
         record = one.record
+        headers = [] if record is None else carried_headers_of(record.message)
         rows.append(
             {
                 "record": str(one.place),
@@ -148,8 +150,8 @@ def show_report(
                 "timestamp": None if record is None else time_text(record.timestamp_ms),
             }
             | ({"key_bytes": None, "value_bytes": None, "header_names": None} if record is None else {})
-            | (sizes(record, record.headers) if record is not None else {})
-            | (payload(record, record.topic, record.headers, pipeline) if record is not None and payloads else {})
+            | (sizes(record, headers) if record is not None else {})
+            | (payload(record, record.topic, headers, pipeline) if record is not None and payloads else {})
         )
     return {"group": group, "records": rows}
 

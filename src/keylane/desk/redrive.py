@@ -18,7 +18,7 @@ from keylane.errors import UsageError
 from keylane.kafka.redriving import Redriving, read_committed
 from keylane.offsets import DispatchBound, OffsetMap, PartitionTracker, encode
 from keylane.offsets.read_epoch import ReadEpoch
-from keylane.records import Output
+from keylane.records import Output, carried_headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -115,7 +115,7 @@ class Redrive:
         if self.trackers[record.partition].is_complete(record.offset):
             self.before += 1
             return None
-        letter = read(record.headers)
+        letter = read(carried_headers_of(record.message))
         if not self.wanted.has(record, letter.death):
             self.others += 1
             return None

@@ -20,6 +20,7 @@ from keylane.errors import PeerError, UsageError
 from keylane.flow.items import Batch
 from keylane.flow.outcomes import Failure, Later, NotRun
 from keylane.flow.rates import UNLIMITED
+from keylane.foreign_errors import is_one_of, short_class_of
 from keylane.telling import kind_of
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Breakers:
 
     def counts(self, error: BaseException) -> bool:
         """Whether this error says something of the service. What Kafka does not take does not."""
-        return isinstance(error, self._errors) and not isinstance(error, PeerError)
+        return is_one_of(error, self._errors) and not isinstance(error, PeerError)
 
     def target(self, payload: Carried) -> str | UsageError:
         """Which service the item calls; an error, when the user's function gives none."""
@@ -114,8 +115,8 @@ class Breakers:
             return ""
         try:
             target: object = self._target_of(self._view(payload))
-        except Exception as raised:
-            return UsageError(f"the function Breaker.target raised {type(raised).__name__}; mend it")
+        except BaseException as raised:  # whatever it is, it must not end the loop
+            return UsageError(f"the function Breaker.target raised {short_class_of(raised)}; mend it")
         if not isinstance(target, str):
             return UsageError(f"the function Breaker.target returned {kind_of(target)}: return a str")
         return target

@@ -15,8 +15,8 @@ import traceback
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from keylane.errors import KeylaneError
 from keylane.flow.workers import places
+from keylane.foreign_errors import logged_text_of, short_class_of, told_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -128,9 +128,9 @@ class Failures:
 
     def note(self, failure: Failure, record: str, attempt: int, now: float) -> None:
         """An attempt failed, or its outputs were not delivered; `record` is its name."""
-        error = failure.error
+        error = told_of(failure.error)
         at = places.of_traceback(error.__traceback__) or failure.places
-        kind = FailureKind(type(error).__name__, places.text_of(at), 1, "")
+        kind = FailureKind(short_class_of(error), places.text_of(at), 1, "")
         self._count(kind, lambda: _first(kind, error, at, record, attempt), now)
 
     def note_blocked(self, what: str, at: Sequence[Place], blocked_s: float, now: float) -> None:
@@ -178,7 +178,7 @@ def _first(kind: FailureKind, error: BaseException, at: Sequence[Place], record:
         if cause is None:
             break
         where = places.text_of(places.of_traceback(cause.__traceback__))
-        lines.append(f"  because of {type(cause).__name__}{f' in {where}' if where else ''}{_words_of(cause)}")
+        lines.append(f"  because of {short_class_of(cause)}{f' in {where}' if where else ''}{_words_of(cause)}")
         error = cause
     return "\n".join(lines)
 
@@ -190,7 +190,5 @@ def _indented(at: Sequence[Place]) -> list[str]:
 
 
 def _words_of(error: BaseException) -> str:
-    if not isinstance(error, KeylaneError):
-        return ""
-    text = " ".join(error.logged_text.split())
+    text = logged_text_of(error)
     return f": {text}" if text else ""

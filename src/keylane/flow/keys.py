@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from keylane.errors import UsageError
 from keylane.flow.rates import Bucket
+from keylane.records import HasHeaders, readable_headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -37,12 +38,11 @@ Pattern = tuple[bytes, ...]
 """What stands between the stars: one part for a value without any."""
 
 
-class Keyed(Protocol):
+class Keyed(HasHeaders, Protocol):
     """What can be asked for a key. Clients' messages are as they are."""
 
     def key(self) -> bytes | None: ...
     def topic(self) -> str: ...
-    def headers(self) -> Sequence[tuple[str, bytes | None]] | None: ...
 
 
 # --- which ---
@@ -109,7 +109,7 @@ class Where:
             return False
         if not self.headers:
             return True
-        found = payload.headers() or ()
+        found = readable_headers_of(payload) or ()
         return all(any(one == name and _fits(pattern, value) for one, value in found) for name, pattern in self.headers)
 
     def __str__(self) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from keylane.foreign_errors import class_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -42,7 +44,11 @@ class Failure:
         """Where it was raised, when that was in another process: the traceback of an error does not travel."""
 
     def __repr__(self) -> str:
-        return f"Failure({self.error!r}, final={self.final})"
+        return f"Failure({class_of(self.error)}, final={self.final})"
+
+    def with_error(self, error: BaseException) -> Failure:
+        """The same, with another error in place of its own."""
+        return Failure(error, final=self.final, halts=self.halts, places=self.places)
 
 
 class Later:

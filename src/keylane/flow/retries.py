@@ -10,6 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import UsageError
+from keylane.foreign_errors import line_of, retry_after_ms
 from keylane.options import DEFAULT_DELAY_MS
 from keylane.telling import number_or_kind
 
@@ -26,15 +27,15 @@ def delay_s(retries: Retries, attempt: int, error: BaseException, seen: Any, ran
 
     Raises `UsageError` when the user's own function gives no delay.
     """
-    asked = getattr(error, "retry_after_ms", None)
-    if isinstance(asked, int):
-        return max(0, asked) / 1000
+    asked_ms = retry_after_ms(error)
+    if asked_ms is not None:
+        return asked_ms / 1000
     if not callable(retries.delay_ms):
         return backoff_s(retries, attempt, random)
     try:
         wait_ms = retries.delay_ms(attempt, error, seen)
-    except Exception as raised:
-        raise UsageError(f"the function Retries.delay_ms raised {type(raised).__name__}: {raised}; mend it") from raised
+    except BaseException as raised:  # whatever it is, it must not end the loop
+        raise UsageError(f"the function Retries.delay_ms raised {line_of(raised)}; mend it") from raised
     if isinstance(wait_ms, bool) or not isinstance(wait_ms, int | float) or not 0 <= wait_ms < float("inf"):
         raise UsageError(
             f"the function Retries.delay_ms returned {number_or_kind(wait_ms)}: return milliseconds, at least 0"

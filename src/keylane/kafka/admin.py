@@ -255,30 +255,38 @@ class Admin:
 
         return [name for name in names if self._ask(f"{verb} the topic {name!r}", partial(attempt, name))]
 
-    def log_ends(self, partitions: Iterable[Partition], *, read_committed: bool = False) -> dict[Partition, int | None]:
+    def log_ends(self, partitions: Iterable[Partition], *, read_committed: bool) -> dict[Partition, int | None]:
         """The log end offset of each partition (the next offset to be written); None for one that does not exist.
 
-        With `read_committed`, the end of what a consumer with that isolation level may read.
+        With `read_committed`, the end of what a consumer with that isolation level may read: below the first record of
+        a transaction that is open.
         """
         return _numbers(self.led_log_ends(partitions, read_committed=read_committed))
 
     def led_log_ends(
-        self, partitions: Iterable[Partition], *, read_committed: bool = False
+        self, partitions: Iterable[Partition], *, read_committed: bool
     ) -> dict[Partition, LedOffset | None]:
         """The same, each with the epoch of the leader that has answered."""
         level = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
-        return self._offsets("log ends", partitions, OffsetSpec.latest(), level)  # type: ignore[no-untyped-call]
+        specs = {name: OffsetSpec.latest() for name in partitions}  # type: ignore[no-untyped-call]
+        return self._offsets("read the log ends", specs, level)
 
     def log_starts(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
         """The log start offset of each partition (the first that can be read); None for one that does not exist."""
-        return _numbers(self._offsets("log starts", partitions, OffsetSpec.earliest()))  # type: ignore[no-untyped-call]
+        specs = {name: OffsetSpec.earliest() for name in partitions}  # type: ignore[no-untyped-call]
+        return _numbers(self._offsets("read the log starts", specs))
 
     def offsets_at(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]:
         """The first offset at or after a time (milliseconds since the epoch); None for a partition with no such record,
-        and for one that does not exist."""
+        and for one that does not exist.
+
+        Of all records, whatever becomes of their transactions: with only the committed ones asked for, "none" would
+        also be the answer where the first such record is in, or behind, a transaction that is open.
+        """
         counts = self.topics() if times else {}
         asked = [TopicPartition(topic, one, time) for (topic, one), time in times.items() if one < counts.get(topic, 0)]
-        consumer = self._consumer_of(_NO_GROUP, self._settings)
+        # By a consumer: what the admin client gives for "none" it also gives where no broker answers.
+        consumer = self._consumer_of(_NO_GROUP, {**self._settings, "isolation.level": "read_uncommitted"})
 
         def attempt(timeout_s: float) -> list[TopicPartition]:
             consumer.list_topics(timeout=timeout_s)  # it asks the leaders that it knows, and they may have moved
@@ -295,19 +303,17 @@ class Admin:
     def _offsets(
         self,
         what: str,
-        partitions: Iterable[Partition],
-        spec: OffsetSpec,
+        specs: Mapping[Partition, OffsetSpec],
         level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[Partition, LedOffset | None]:
-        wanted = list(partitions)
-        counts = self.topics() if wanted else {}  # for topics that are all unknown, the client finds no leader, ever
-        asked = {TopicPartition(topic, one): spec for topic, one in wanted if one < counts.get(topic, 0)}
+        counts = self.topics() if specs else {}  # for topics that are all unknown, the client finds no leader, ever
+        asked = {TopicPartition(*name): spec for name, spec in specs.items() if name[1] < counts.get(name[0], 0)}
 
         def attempt(timeout_s: float) -> dict[Partition, LedOffset | None]:
             futures = self._client.list_offsets(asked, isolation_level=level, request_timeout=timeout_s)
             return {(one.topic, one.partition): _offset(future, timeout_s) for one, future in futures.items()}
 
-        return dict.fromkeys(wanted) | (self._ask(f"read the {what}", attempt) if asked else {})
+        return dict.fromkeys(specs) | (self._ask(what, attempt) if asked else {})
 
     def delete_records(self, before: Mapping[Partition, int]) -> dict[Partition, int]:
         """Delete what each partition has below an offset; returns where their logs start then. Raises `PeerError` when

@@ -42,6 +42,7 @@ from keylane.kafka.places import SERVERS, are_apart, for_groups
 from keylane.kafka.presence import Heartbeats, Presence, interval_ms, session_s
 from keylane.kafka.settings import consumer_settings, fetcher_settings, is_cooperative, makes_topics, member_settings
 from keylane.options import DeadLetter
+from keylane.patterns import is_pattern
 from keylane.pipeline import OFFSETS_SERVERS, External
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ class KafkaConsumer:
         self._listener = listener
         self._member.start(listener)
         topics = self._pipeline.reads
-        if not topics[0].startswith("^"):
+        if not is_pattern(topics[0]):
             self._fetcher.expect(topics[0])
 
     def poll(self, max_records: int, timeout_s: float) -> Polled | None:

@@ -37,6 +37,7 @@ from keylane.kafka.membership import (
     Stop,
 )
 from keylane.kafka.starts import Starts
+from keylane.patterns import for_clients, is_pattern, is_read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -227,7 +228,7 @@ class GroupMember:
         if self._instance is not None:
             self._instance.look(self._topics_that_are_there, self._patience)
         self._client.subscribe(
-            list(self._pipeline.subscription),
+            [for_clients(one) if is_pattern(one) else one for one in self._pipeline.subscription],
             on_assign=self._on_assign,
             on_revoke=self._on_revoke,
             on_lost=self._on_lost,
@@ -311,14 +312,18 @@ class GroupMember:
     def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         if self._instance is not None:
             self._instance.note(self._client)
-        self._do(self._membership.assigned(_names(partitions)))
+        self._do(self._membership.assigned(self._read(partitions)))
 
     def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        self._do(self._membership.revoked(_names(partitions)))
+        self._do(self._membership.revoked(self._read(partitions)))
 
     def _on_lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         self.on_lost()
-        self._do(self._membership.lost(_names(partitions)))
+        self._do(self._membership.lost(self._read(partitions)))
+
+    def _read(self, partitions: list[TopicPartition]) -> list[Name]:
+        """Those that are to be read: an expression is also about internal topics to clients and brokers."""
+        return [name for name in _names(partitions) if is_read(self._pipeline.subscription, name[0])]
 
     # --- what the membership decides ---
 

@@ -57,7 +57,7 @@ def group_standing(admin: Admin, group: str, topics: Iterable[str]) -> tuple[Sta
         if topic not in counts:
             raise PeerError(f"the topic {topic!r} does not exist: create it first")
         partitions += [(topic, partition) for partition in range(counts[topic])]
-    starts, ends = admin.log_starts(partitions), admin.log_ends(partitions)
+    starts, ends = admin.log_starts(partitions), admin.log_ends(partitions, read_committed=False)
     committed = admin.committed_offsets(group)
     standing = []
     for topic, partition in partitions:

@@ -22,6 +22,7 @@ from keylane.kafka.logs import Logs, Patience
 from keylane.kafka.missing_topics import NO_NEW_TOPICS
 from keylane.kafka.redriving import connecting
 from keylane.kafka.settings import LEADERS, SILENT_MS, reading
+from keylane.records import carried_headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from keylane.kafka.redriving import Settings
+    from keylane.records import HasHeaders
 
 END_S = 30.0
 """How long a reader looks for the end of the topic at most."""
@@ -108,8 +110,7 @@ class KeyedReader:
 
 def _entry(message: Message) -> Entry:
     key, value = message.key(), message.value()
-    headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
-    return Entry(key, value, dict(headers), message.timestamp()[1])
+    return Entry(key, value, dict(carried_headers_of(cast("HasHeaders", message))), message.timestamp()[1])
 
 
 class KeyedWriter:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 
+from keylane.foreign_errors import line_of
 from keylane.kafka.clients import Consumer
 from keylane.kafka.faults import client_of, describe, error_of
 from keylane.kafka.settings import MEMBER_DEFAULTS
@@ -108,7 +109,7 @@ class LogGroup:
             self._failed(f"the group of the log's servers cannot be joined: {describe(error_of(raised))}")
         except Exception as error:
             logger.exception("a member of the log's group failed")
-            self._failed(f"the group of the log's servers: {error!r}")
+            self._failed(f"the group of the log's servers: {line_of(error)}")
 
     def _join(self) -> None:
         self._consumer.subscribe(

@@ -7,7 +7,6 @@ was asked may be the one that has died.
 
 from __future__ import annotations
 
-import re
 import threading
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +18,7 @@ from keylane.kafka.faults import NO_PARTITION, PASSING, describe, error_of
 from keylane.kafka.leaders import learn_leaders
 from keylane.kafka.missing_topics import way_out
 from keylane.kafka.topics import check_may_see
+from keylane.patterns import is_pattern, matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
@@ -203,7 +203,7 @@ class Logs:
         """Raises `UsageError` for what is not there: a topic named, or one of `partitions`, which come of `option`."""
         known = self.metadata()
         for topic in topics:
-            if topic.startswith("^"):
+            if is_pattern(topic):
                 continue  # topics that match may be made later
             self._check_may_see(topic, known)
             if topic not in known or known[topic].error is not None:
@@ -242,7 +242,8 @@ class Logs:
 
 def matching(topics: Iterable[str], known: Sequence[str]) -> list[str]:
     """The names in `topics`, with its regular expressions replaced by the known topics that they match."""
-    found = dict.fromkeys(topic for topic in topics if not topic.startswith("^"))
-    for expression in (topic for topic in topics if topic.startswith("^")):
-        found |= dict.fromkeys(sorted(name for name in known if re.search(expression, name)))
+    named = list(topics)
+    found = dict.fromkeys(topic for topic in named if not is_pattern(topic))
+    for expression in filter(is_pattern, named):
+        found |= dict.fromkeys(sorted(name for name in known if matches(expression, name)))
     return list(found)

@@ -196,7 +196,7 @@ class Heartbeats:
 
     def read(self, text: str) -> None:
         """librdkafka's statistics callback."""
-        statistics = json.loads(text)
+        statistics = parsed(text)
         self.joins(statistics["cgrp"]["join_state"], monotonic())
         states = (broker["state"] for broker in statistics["brokers"].values() if broker["name"] == COORDINATOR)
         self._presence.read(statistics["cgrp"]["join_state"], monotonic(), has_coordinator="UP" in states)
@@ -268,6 +268,13 @@ class Heartbeats:
                 "leave group.protocol out, or use Apache Kafka 4 or the embedded broker"
             )
         )
+
+
+def parsed(text: str) -> Any:
+    """librdkafka's statistics, from their time on. Before it stands the client's id, which librdkafka puts there as it
+    is: one with a quote or a backslash makes of the whole what is no JSON."""
+    after_id = text.rindex('"ts":', 0, text.rindex('"brokers":'))
+    return json.loads(f"{{{text[after_id:]}")
 
 
 def offers_kip_848(kafka: Mapping[str, Any], coordinator: str) -> bool:

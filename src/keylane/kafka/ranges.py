@@ -23,6 +23,7 @@ from keylane.kafka.faults import DAMAGED, OUT_OF_RANGE, PARTITION_END, Faults, c
 from keylane.kafka.leaders import Leaders
 from keylane.kafka.logs import Logs, Patience
 from keylane.kafka.settings import CONSUMER_DEFAULTS, CONSUMER_FORCED, reading
+from keylane.records import carried_headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -232,5 +233,5 @@ def _columns(messages: list[Any], *, headers: bool) -> Columns:
         list(map(of.value, messages)),
         list(map(of.offset, messages)),
         list(map(of.timestamp, messages)),
-        list(map(of.headers, messages)) if headers else None,
+        [carried_headers_of(one) or None for one in messages] if headers else None,
     )

@@ -17,6 +17,7 @@ from confluent_kafka import KafkaException
 from keylane.consumer.start import Committed, Start, StartRule
 from keylane.consumer.start_report import report_starts
 from keylane.errors import HandlerError, PeerError, UsageError
+from keylane.foreign_errors import line_of
 from keylane.kafka import exact
 from keylane.kafka.admin import Admin
 from keylane.kafka.faults import MOVED_ON, NO_PARTITION, describe, error_of
@@ -196,7 +197,7 @@ class Starts:
         try:
             given = commit.start_offsets(list(names))
         except Exception as error:
-            raise HandlerError(f"start_offsets({names}) raised {type(error).__name__}: {error}") from error
+            raise HandlerError(f"start_offsets({names}) raised {line_of(error)}") from error
         return [self._given(name, given) for name in names]
 
     def _given(self, name: tuple[str, int], given: Any) -> Committed:

@@ -20,6 +20,7 @@ from confluent_kafka import KafkaException
 from keylane.consumer.commits import CommitProblem
 from keylane.consumer.events import TransactionAnswered
 from keylane.errors import PeerError
+from keylane.foreign_errors import line_of
 from keylane.kafka.faults import error_of, transaction_problem
 from keylane.kafka.producer import KafkaProducer
 from keylane.kafka.settings import transactional_id
@@ -124,7 +125,7 @@ class TransactionalProducer:
             problem = CommitProblem(str(error))
         except Exception as error:  # a defect: reported, and the consumer stops with it
             logger.exception("the transactions' thread failed")
-            problem = CommitProblem(f"{type(error).__name__}: {error}", fatal=True)
+            problem = CommitProblem(line_of(error), fatal=True)
         self._tell(TransactionAnswered(step, problem))
 
     @property

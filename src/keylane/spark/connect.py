@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from keylane.errors import UsageError
+from keylane.foreign_errors import line_of
 from keylane.spark.checks import LOOKED_AT, check_settings
 from keylane.spark.jobs import JobThreads, failure_of_job, result_of
 from keylane.spark.shipping import arrow_body
@@ -142,7 +143,7 @@ class ConnectLaneJobs:
         try:
             self._spark.interruptTag(self._tag(lane))
         except Exception as error:  # the session was stopped, or the server is gone: its queries are gone as well
-            logger.debug("lane %d's query not interrupted: %r", lane, error)
+            logger.debug("lane %d's query not interrupted: %s", lane, line_of(error))
 
     def executor_of(self, lane: int) -> str | None:  # noqa: ARG002
         """A client is not told."""

@@ -21,6 +21,7 @@ from keylane.consumer.results import ResultQueue
 from keylane.consumer.streams import Stream
 from keylane.errors import HandlerError, UsageError
 from keylane.flow.outcomes import Failure
+from keylane.foreign_errors import line_of
 from keylane.spark.channel import Departed, Moved, Reported, Shipped, Show, Void
 from keylane.spark.outcome import LaneFailure
 
@@ -229,7 +230,7 @@ class FromLanes:
             try:
                 loaded.append(LaneResult(process, number, pickle.loads(data)))  # our own lane's, authenticated
             except Exception as error:  # whatever a user's class raises: its record's failure
-                text = f"the driver cannot load what the handler returned ({type(error).__name__}: {error})"
+                text = f"the driver cannot load what the handler returned ({line_of(error)})"
                 with self._lock:
                     process.settled.append((number, LaneFailure.of(HandlerError(text)).brief))
                     process.passed += 1

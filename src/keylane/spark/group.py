@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from keylane.errors import UsageError
 from keylane.kafka.admin import Admin
 from keylane.kafka.logs import matching
+from keylane.patterns import is_pattern
 
 if TYPE_CHECKING:
     from keylane.pipeline import Pipeline
@@ -24,7 +25,7 @@ class Group:
 
     def end_offsets(self) -> dict[tuple[str, int], int]:
         """The log end of every partition. Raises `UsageError` for a topic that does not exist."""
-        named = [one for one in self._topics if not one.startswith("^")]
+        named = [one for one in self._topics if not is_pattern(one)]
         named += [topic for topic, _ in self._assignment]
         known = self._admin.topics(named)
         for topic in named:
@@ -33,7 +34,7 @@ class Group:
         subscribed = matching(self._topics, list(known))
         partitions = [(topic, number) for topic in subscribed for number in range(known[topic])]
         partitions += self._assignment
-        return {name: end or 0 for name, end in self._admin.log_ends(partitions).items()}
+        return {name: end or 0 for name, end in self._admin.log_ends(partitions, read_committed=False).items()}
 
     def committed(self) -> dict[tuple[str, int], int]:
         """What the group has committed of the pipeline's topics."""

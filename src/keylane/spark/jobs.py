@@ -14,6 +14,7 @@ from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from keylane.errors import InternalError, UsageError
+from keylane.foreign_errors import short_class_of, text_of
 from keylane.spark.interpreters import wrong_python
 from keylane.spark.outcome import LaneOutcome
 from keylane.spark.shipping import lane_body
@@ -187,12 +188,16 @@ def result_of(kind: str, value: Any) -> JobResult:
     return InternalError(f"a lane returned {kind!r}")
 
 
+MAX_TEXT = 1_000_000
+"""Characters of what Spark says that are looked at."""
+
+
 def failure_of_job(error: Exception, is_stopped: Callable[[], bool], python: str) -> JobFailure | UsageError:
     """What the error of a lane's job means; `is_stopped` asks about its session, whose workers run `python`."""
-    text = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
+    text = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else text_of(error, MAX_TEXT)
     if (wrong := wrong_python(text, python)) is not None:
         return wrong
-    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    first = next((line.strip() for line in text.splitlines() if line.strip()), short_class_of(error))
     if any(one in first for one in CANCELLED):  # and not in the stack traces of Java and Python behind it
         return JobFailure("cancelled", first)
     return JobFailure("session stopped" if is_stopped() else "died", first)

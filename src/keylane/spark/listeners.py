@@ -19,6 +19,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
+from keylane.foreign_errors import line_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -65,7 +67,7 @@ class Listeners:
         """The query has ended. Waits for the listeners, at most `timeout_s`."""
         if self._thread is None:
             return
-        text = None if error is None else f"{type(error).__name__}: {error}"
+        text = None if error is None else line_of(error)
         event = QueryTerminatedEvent(**self._ids, exception=text, errorClassOnException=None)
         self._calls.put(lambda: self._tell("onQueryTerminated", event))
         self._calls.put(None)

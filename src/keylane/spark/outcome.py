@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from keylane.errors import FencedError, HandlerError, InternalError, PeerError, TopicDeletedError, UsageError
+from keylane.foreign_errors import short_class_of, text_of
 
 if TYPE_CHECKING:
     from keylane.consumer.snapshot import Snapshot
@@ -40,9 +41,9 @@ class LaneFailure:
     @classmethod
     def of(cls, error: BaseException) -> LaneFailure:
         trace = "".join(traceback.format_exception(error))
-        text = str(error)
+        text = text_of(error)
         lasting = isinstance(error, LASTING_ERRORS)
-        return cls(type(error).__name__, text, trace, lasting, _pickled(error))
+        return cls(short_class_of(error), text, trace, lasting, _pickled(error))
 
     def exception(self, lane: int) -> BaseException:
         """The original exception with the lane's traceback as a note, or a `PeerError` that quotes it."""
@@ -75,7 +76,7 @@ def _pickled(error: BaseException) -> bytes | None:
     try:
         data = pickle.dumps(error)
         pickle.loads(data)  # some exceptions pickle, and then do not load
-    except Exception:  # whatever a user's exception does here, its text and trace still travel
+    except BaseException:  # whatever a user's exception does here, its text and trace still travel
         return None
     return data
 

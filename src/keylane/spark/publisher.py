@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from keylane.consumer.snapshot import Snapshot
 from keylane.flow import failures
 from keylane.flow.failures import FailureReport
+from keylane.foreign_errors import one_line
 from keylane.spark.progress import ProgressReporter
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Publisher:
 
     def publish_end(self, error: BaseException | None) -> None:
         """The last view."""
-        message = "Stopped" if error is None else f"Terminated with exception: {error}"
+        message = "Stopped" if error is None else f"Terminated with exception: {one_line(error)}"
         self.view = self._view(message, active=False, error=error)
         self._listeners.terminated(error, LISTENERS_TIMEOUT_S)
 

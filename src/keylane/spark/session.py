@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import PeerError, UsageError
+from keylane.foreign_errors import short_class_of, text_of
 from keylane.spark.java import find_java, launch_home
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def session(master: str = "local[4]", app_name: str = "keylane", **config: Any) 
     except PeerError:
         raise
     except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        first = next(iter(text_of(error).strip().splitlines()), short_class_of(error))
         raise PeerError(f"Spark did not start with master {master!r}: {first}") from error
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.errors import UsageError
 from keylane.flow.workers import cargo
+from keylane.foreign_errors import line_of
 from keylane.spark.lanes import LaneTask, run_lane
 from keylane.spark.outcome import LaneFailure, LaneOutcome
 
@@ -73,7 +74,7 @@ def open_and_run(shipment: bytes) -> LaneOutcome:
         pipeline, make_runner = pickle.loads(task.cargo)
     except Exception as error:  # by value, as every failure of a lane: a module that the executor lacks
         missing = UsageError(
-            f"the pipeline does not load on {socket.gethostname()} ({type(error).__name__}: {error}): "
+            f"the pipeline does not load on {socket.gethostname()} ({line_of(error)}): "
             "install the packages that it uses on the executors, with the versions of the driver"
         )
         return LaneOutcome("failed", None, LaneFailure.of(missing))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from keylane.consumer.health import ANSWER_WITHIN_S, Health
 from keylane.errors import InternalError, KeylaneError, PeerError, SessionEndedError, UsageError
 from keylane.flow.failures import log_end
+from keylane.foreign_errors import line_of, one_line
 from keylane.kafka.membership import Seek
 from keylane.spark.channel import Answered, Arrived, Ask, Departed, DriverEnd, DriverSocket, Reported, SocketEvent
 from keylane.spark.controls import Controls, Done, Send
@@ -207,7 +208,7 @@ class Supervisor:
         except KeylaneError as error:
             self._error = self._error or error
         except Exception as error:  # the user's thread raises it from awaitTermination
-            defect = InternalError(f"the supervisor of the lanes failed: {error!r}")
+            defect = InternalError(f"the supervisor of the lanes failed: {line_of(error)}")
             defect.__cause__ = error
             self._error = self._error or defect
         finally:
@@ -423,12 +424,12 @@ class Supervisor:
     def _failed(self, lane: LaneRecord, error: BaseException, now: float, *, launch: bool = True) -> None:
         """A failure that a new start may mend. `launch=False`: Spark has already started the lane again by itself."""
         if self._ending_since is not None:
-            logger.warning("while the query ends: %s", error)
+            logger.warning("while the query ends: %s", one_line(error))
             if launch:
                 lane.enter("ended", now)
             return
         if lane.goal == "leave" and launch:
-            logger.warning("while lane %d leaves: %s", lane.lane, error)
+            logger.warning("while lane %d leaves: %s", lane.lane, one_line(error))
             lane.enter("removed", now)
             return
         at = lane.restarts.failed(now)
@@ -436,7 +437,7 @@ class Supervisor:
             logger.error("lane %d failed %d times within the window", lane.lane, lane.restarts.in_window)
             self._fail(lane, error, now, ended=launch)
             return
-        logger.warning("%s; %s", error, f"it starts again in {at - now:.2f} s" if launch else "it goes on")
+        logger.warning("%s; %s", one_line(error), f"it starts again in {at - now:.2f} s" if launch else "it goes on")
         if launch:
             lane.enter("backing off", at)
 

@@ -21,6 +21,7 @@ from keylane.consumer.returns import record_departs
 from keylane.errors import HandlerError
 from keylane.flow.outcomes import NOT_RUN, Failure
 from keylane.flow.workers.calls import failure_of
+from keylane.foreign_errors import line_of
 from keylane.records import PlainMessage
 from keylane.spark.channel import Show, Void
 from keylane.spark.outcome import LaneFailure
@@ -131,7 +132,7 @@ class ToDriver:
         try:
             return dumped(delivery.result())
         except Exception as error:  # whatever a user's object raises when it is pickled: its record's failure
-            text = f"what the handler returned cannot travel to the driver ({type(error).__name__}: {error})"
+            text = f"what the handler returned cannot travel to the driver ({line_of(error)})"
             self._settle([(number, Failure(HandlerError(text), final=True))], range(1))
             return None
 

@@ -25,7 +25,8 @@ from keylane import (
     Skip,
     UsageError,
 )
-from keylane.options import Batch, Processes
+from keylane.flow.workers.processors import usable_processors
+from keylane.options import Batch, Breaker, Processes
 from kit.fakes import FakeBroker, FakeEngine
 from kit.stage import until
 
@@ -77,8 +78,8 @@ def test_records_run_in_other_processes_and_their_outputs_come_back(batch_size: 
         assert of_key == sorted(of_key)
 
 
-@pytest.mark.parametrize(("processes", "there_are"), [((os.cpu_count() or 1) + 1,) * 2, (None, os.cpu_count())])
-def test_there_are_as_many_processes_as_are_asked_for_and_else_one_a_core(
+@pytest.mark.parametrize(("processes", "there_are"), [(3, 3), (None, usable_processors())])
+def test_there_are_as_many_processes_as_are_asked_for_and_else_one_a_processor(
     processes: int | None, there_are: int
 ) -> None:
     engine = run(lambda _: Output("out", key=b"%d" % os.getpid()), [b"v"], workers=Processes(processes))
@@ -109,8 +110,44 @@ def test_whatever_a_handler_raises_is_its_record_s_failure() -> None:
         b"lambda": b"1",
     }
     assert said[b"value error"]["keylane.error.class"] == b"ValueError"
-    assert b"1 and 2 (an error that cannot be pickled)" in (said[b"unpicklable"]["keylane.error.text"] or b"")
+    assert said[b"unpicklable"]["keylane.error.text"] == b"1 and 2"
+    assert (said[b"unpicklable"]["keylane.error.class"] or b"").endswith(b"UnpicklableError")
     assert engine.loop.snapshot().workers_died == 0
+
+
+def test_an_error_s_class_is_the_one_that_was_sent() -> None:
+    """Classes of files that are no packages travel as code: the breaker, the delay and the letter know the one here."""
+
+    class ServiceDownError(ConnectionError):
+        pass
+
+    class SlowDownError(Exception):
+        def __init__(self, delay_ms: int) -> None:
+            super().__init__(f"wait {delay_ms}")
+            self.retry_after_ms = delay_ms
+
+    def handler(record: Record) -> None:
+        if record.value == b"slow":
+            raise SlowDownError(1)
+        if record.value == b"down":
+            raise ServiceDownError("no answer")
+        raise UnpicklableError(1, 2)
+
+    seen: set[type] = set()
+
+    def delay(attempt: int, error: BaseException, record: Record) -> int:
+        seen.add(type(error))
+        return 1
+
+    retries = Retries(max_attempts=2, delay_ms=delay)
+    engine = run(handler, [b"down", b"slow", b"other"], retries=retries, on_exhausted=DeadLetter("dead"))
+    assert seen == {ServiceDownError, UnpicklableError}
+    texts = {one.value: dict(one.headers)["keylane.error.text"] for one in engine.producer.sent}
+    assert texts == {b"down": b"no answer", b"slow": b"wait 1", b"other": b"1 and 2"}
+    breaker = Breaker(failures=2, errors=ServiceDownError, probe_interval_ms=10)
+    with engine_of(handler, [b"down"] * 6, breaker=breaker, on_exhausted=DeadLetter("dead")) as held:
+        until(lambda: held.loop.snapshot().held >= 4, "its records are held", WAIT_S)
+        assert held.loop.snapshot().dead_lettered == 0
 
 
 @pytest.mark.parametrize("batch_size", [1, 5])
@@ -223,6 +260,7 @@ def test_closing_ends_processes_whose_handlers_do_not(tmp_path: Path) -> None:
 PARENT = """
 import os, sys, time
 from keylane import Pipeline, Processes
+from keylane.flow.workers.processors import usable_processors
 from kit.fakes import FakeBroker, FakeEngine
 
 def handler(record):

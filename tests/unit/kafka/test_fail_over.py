@@ -150,10 +150,10 @@ def test_leaders_of_a_name_that_no_topic_has_are_an_error(cluster: MockCluster) 
 def test_the_admin_asks_the_next_leader(cluster: MockCluster) -> None:
     cluster.lead(TOPIC, 1)
     admin = Admin({"bootstrap.servers": ",".join(cluster.servers)})
-    assert admin.log_ends([(TOPIC, 0)]) == {(TOPIC, 0): 0}
+    assert admin.log_ends([(TOPIC, 0)], read_committed=False) == {(TOPIC, 0): 0}
     cluster.kill(1)
     threading.Timer(1.5, cluster.lead, [TOPIC, 2]).start()
-    assert admin.log_ends([(TOPIC, 0)]) == {(TOPIC, 0): 0}
+    assert admin.log_ends([(TOPIC, 0)], read_committed=False) == {(TOPIC, 0): 0}
     assert admin.offsets_at({(TOPIC, 0): 1}) == {(TOPIC, 0): None}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from keylane.errors import PeerError
 from keylane.kafka.group_times import GroupTimes
-from keylane.kafka.presence import Heartbeats, Presence, interval_ms, session_s
+from keylane.kafka.presence import Heartbeats, Presence, interval_ms, parsed, session_s
 
 
 class Clients:
@@ -75,6 +75,15 @@ class Clients:
         brokers = {"1": {"name": "here:1/1", "rxidle": 0}, "GroupCoordinator": coordinator}
         taken = {"ts": (self.now - 1.0) * 1e6, "brokers": brokers, "cgrp": {"join_state": joining}}
         self.heartbeats.read(json.dumps(taken))
+
+
+@pytest.mark.parametrize("client_id", ['app "one"', "dom\\app", '","brokers":{"ts":1}'])
+def test_a_client_id_that_is_no_json_is_passed_over(client_id: str) -> None:
+    """librdkafka writes it as it is."""
+    rest = '"ts":5,"time":1,"brokers":{"b":{"name":"here:1/1"}},"topics":{},"cgrp":{"join_state":"steady"}}'
+    text = f'{{ "name": "{client_id}#consumer-1", "client_id": "{client_id}", "type": "consumer", {rest}'
+    found = parsed(text)
+    assert (found["ts"], found["cgrp"]["join_state"], [*found["brokers"]]) == (5, "steady", ["b"])
 
 
 def test_it_was_heard_as_long_ago_as_its_connection_was_idle() -> None:

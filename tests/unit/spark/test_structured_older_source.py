@@ -35,7 +35,7 @@ class OneLog:
     def log_starts(self, names: list[Any]) -> dict[Any, int]:
         return dict.fromkeys(names, self.start)
 
-    def log_ends(self, names: list[Any]) -> dict[Any, int]:
+    def log_ends(self, names: list[Any], standing: object = None) -> dict[Any, int]:
         return dict.fromkeys(names, self.end)
 
     def resolve(self, *_: Any) -> tuple[dict[Any, int], dict[Any, Any]]:

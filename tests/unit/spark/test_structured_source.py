@@ -42,7 +42,7 @@ class OneLog:
     def log_starts(self, names: list[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(names, 0)
 
-    def log_ends(self, names: list[TopicPartition]) -> dict[TopicPartition, int]:
+    def log_ends(self, names: list[TopicPartition], standing: object = None) -> dict[TopicPartition, int]:
         return dict.fromkeys(names, self.end)
 
 

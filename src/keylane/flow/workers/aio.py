@@ -180,7 +180,11 @@ class AsyncioWorkers:
     def _run_loop(self) -> None:
         HOST.keep_time()
         with asyncio.Runner(loop_factory=HOST.new_event_loop) as runner:
-            runner.run(self._main())
+            loop = runner.get_loop()
+            main = loop.create_task(self._main())
+            while not main.done():
+                with suppress(SystemExit, KeyboardInterrupt):  # of a task of the user's: who awaits it has it, too
+                    loop.run_until_complete(main)
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -258,6 +262,8 @@ class AsyncioWorkers:
                         waits_for = handling.send(None)
                     except StopIteration as done:
                         outcome = done.value
+                    except GeneratorExit as error:  # the function's own: nobody has closed this coroutine yet
+                        raise _own_exit() from error
                     else:
                         self._has_suspended(task, unit, _Begun(source, payload, context, now, handling))
                         outcome = await _rest(handling, waits_for)
@@ -310,7 +316,7 @@ class AsyncioWorkers:
         try:
             handling = function.call(seen, context) if context is not None else function.call(seen)
             self._has_suspended(task, batch, _Begun(first.source, first.payload, context, self._at_since, handling))
-            return function.outcomes_of(await handling, len(items))
+            return function.outcomes_of(await _whole(handling), len(items))
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -351,9 +357,11 @@ class AsyncioWorkers:
 def _rest(handling: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
     """What a coroutine returns that has suspended once already, on `waits_for`; for the rest it is `await`."""
     while True:
+        thrown: BaseException | None = None
         try:
             sent = yield waits_for
         except BaseException as error:  # thrown into the task: a cancellation, above all
+            thrown = error
             go_on: Callable[[], Any] = partial(handling.throw, error)
         else:
             go_on = partial(handling.send, sent)
@@ -361,6 +369,27 @@ def _rest(handling: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, 
             waits_for = go_on()
         except StopIteration as done:
             return done.value
+        except GeneratorExit as error:
+            if isinstance(thrown, GeneratorExit):
+                raise
+            raise _own_exit() from error
+
+
+@coroutine
+def _whole(handling: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """The same of a coroutine that has not begun."""
+    try:
+        waits_for = handling.send(None)
+    except StopIteration as done:
+        return done.value
+    except GeneratorExit as error:
+        raise _own_exit() from error
+    return (yield from _rest(handling, waits_for))
+
+
+def _own_exit() -> RuntimeError:
+    """A GeneratorExit that the function raised would read as the interpreter's, which ends coroutines by it."""
+    return RuntimeError("the function raised GeneratorExit")
 
 
 async def _enter(stack: AsyncExitStack, resource: Any) -> Any:

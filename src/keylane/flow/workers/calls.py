@@ -13,9 +13,10 @@ from queue import Empty
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from keylane.errors import Fatal, HandlerError, InternalError, KeylaneError, UsageError
+from keylane.errors import HandlerError, InternalError, KeylaneError
 from keylane.flow.items import sources_of
 from keylane.flow.outcomes import NOT_RUN, Failure, Later
+from keylane.foreign_errors import is_final, line_of
 from keylane.telling import number_or_kind
 
 if TYPE_CHECKING:
@@ -106,14 +107,14 @@ def give_outcomes(items: Sequence[Item], outcomes: Sequence[Outcome]) -> None:
 
 def failure_of(error: BaseException, places: Sequence[Place] = ()) -> Failure:
     """What an exception from the function means: a wrong use of keylane is not mended by another attempt."""
-    return Failure(error, final=isinstance(error, Fatal | UsageError), places=places)
+    return Failure(error, final=is_final(error), places=places)
 
 
 def as_told(error: BaseException) -> BaseException:
     """What a run that ended with this raises: what is not an error of ours is told as a defect."""
     if isinstance(error, KeylaneError) or not isinstance(error, Exception):
         return error
-    made = InternalError(f"the engine failed: {type(error).__name__}: {error}")
+    made = InternalError(f"the engine failed: {line_of(error)}")
     made.__cause__ = error
     return made
 
@@ -122,6 +123,6 @@ def resource_error(what: str, error: BaseException) -> BaseException:
     """What a run ends with whose resource could not be made, or closed."""
     if isinstance(error, KeylaneError | InternalError):
         return error
-    made = HandlerError(f"the pipeline's resource {what}: {type(error).__name__}: {error}")
+    made = HandlerError(f"the pipeline's resource {what}: {line_of(error)}")
     made.__cause__ = error
     return made

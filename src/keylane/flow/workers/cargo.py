@@ -6,14 +6,16 @@ Functions and classes from such modules therefore travel as code; installed pack
 
 from __future__ import annotations
 
+import io
 import sys
 import sysconfig
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.errors import UsageError
+from keylane.foreign_errors import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +31,21 @@ _packing = threading.Lock()
 """Held while modules travel by value: cloudpickle knows which by one list for all threads."""
 
 
+class Cargo(NamedTuple):
+    """What travels."""
+
+    data: bytes
+    classes: dict[tuple[str, str], type]
+    """The classes in it that travel as code, by module and name (cloudpickle keeps no qualified one), where just one
+    has that name."""
+
+
 def pack(what: Any, destination: str) -> bytes:
+    """The bytes of `pack_with_classes`."""
+    return pack_with_classes(what, destination).data
+
+
+def pack_with_classes(what: Any, destination: str) -> Cargo:
     """Raises `UsageError` when something of the user's cannot travel to `destination` (which its text names).
 
     Several threads may call it at once.
@@ -42,13 +58,27 @@ def pack(what: Any, destination: str) -> bytes:
         ) from None
     try:
         with _packing, _user_modules_by_value(cloudpickle):
-            data: bytes = cloudpickle.dumps(what)
+            return _packed(cloudpickle, what)
     except Exception as error:  # whatever a user's object raises when it is pickled
         raise UsageError(
-            f"the pipeline cannot travel to {destination} ({type(error).__name__}: {error}): "
+            f"the pipeline cannot travel to {destination} ({line_of(error)}): "
             "make clients and connections in the pipeline's `resource`, and keep them out of globals that handlers use"
         ) from error
-    return data
+
+
+def _packed(cloudpickle: Any, what: Any) -> Cargo:
+    classes: dict[tuple[str, str], set[type]] = {}
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # the package has no types
+        def reducer_override(self, value: object) -> object:
+            reduced = super().reducer_override(value)
+            if isinstance(value, type) and reduced is not NotImplemented:
+                classes.setdefault((value.__module__, value.__name__), set()).add(value)
+            return reduced
+
+    file = io.BytesIO()
+    Pickler(file).dump(what)
+    return Cargo(file.getvalue(), {name: next(iter(some)) for name, some in classes.items() if len(some) == 1})
 
 
 @contextmanager

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from keylane.flow.admission import CALL_S, HandOver
 from keylane.flow.workers.aio import AsyncioWorkers
+from keylane.flow.workers.processors import usable_processors
 from keylane.flow.workers.threads import ThreadWorkers
 from keylane.flow.workers.timeouts import Watch, in_time
 from keylane.options import Processes, Threads
@@ -29,7 +29,7 @@ def make_workers(
         from keylane.flow.workers.processes import ProcessWorkers
 
         timeout_s = options.handler_timeout_ms / 1000 or None
-        count = min(workers.count or os.cpu_count() or 1, most)
+        count = min(workers.count or usable_processors(), most)
         return ProcessWorkers(function, count, report, name, lease, timeout_s)
     if options.is_async:
         return AsyncioWorkers(function, most, report, name, lease)

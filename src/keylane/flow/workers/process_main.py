@@ -17,18 +17,16 @@ import pickle
 import signal
 import sys
 import threading
-import traceback
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from keylane.errors import HandlerError
-from keylane.flow.outcomes import Failure
 from keylane.flow.workers import places
 from keylane.flow.workers.calls import failure_of
+from keylane.flow.workers.crossing import Answer, packed, packed_error
 from keylane.flow.workers.tuning import HOST
+from keylane.foreign_errors import UnloadedError, class_of, text_of
 from keylane.options import takes_context
 from keylane.records import Context
 
@@ -43,14 +41,6 @@ READY = b"ready"
 HandOver = tuple[bool, bool, int, list[Any]]
 """Whether it is a batch; else, whether it ends with the first item that is not simply through; the attempt; what
 `Function.departs` made of the payloads."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What an item, or each item of a batch, came to."""
-
-    outcomes: Sequence[Outcome]
-    took_ns: int
 
 
 def main() -> None:
@@ -127,35 +117,16 @@ def answer(connection: Connection, call: Callable[[], Sequence[Outcome]], count:
         outcomes = call()
     except BaseException as error:  # a failure, whatever it is, must not end the process
         outcomes = [failure_of(error, places.of_traceback(error.__traceback__))] * count
-    connection.send_bytes(dumped(Answer(outcomes, perf_counter_ns() - start_ns)))
+    connection.send_bytes(packed(Answer(outcomes, perf_counter_ns() - start_ns)))
     return outcomes[0]
 
 
-def dumped(value: Any) -> bytes:
-    """Pickled; errors that cannot travel become one that says what they were."""
-    try:
-        data = pickle.dumps(value)
-        pickle.loads(data)  # some errors pickle, and cannot be made again
-    except Exception:
-        if isinstance(value, Answer):
-            return pickle.dumps(Answer([_portable(outcome) for outcome in value.outcomes], value.took_ns))
-        return pickle.dumps(_stand_in(value))
-    return data
-
-
-def _portable(outcome: Outcome) -> Outcome:
-    try:
-        pickle.loads(pickle.dumps(outcome))
-    except Exception as unpicklable:
-        if isinstance(outcome, Failure):
-            return Failure(_stand_in(outcome.error), final=outcome.final, places=outcome.places)
-        return Failure(HandlerError(f"what the handler returned cannot leave its process: {unpicklable}"), final=True)
-    return outcome
-
-
-def _stand_in(error: BaseException) -> HandlerError:
-    text = "".join(traceback.format_exception_only(error)).strip()
-    return HandlerError(f"{text} (an error that cannot be pickled)")
+def dumped(error: BaseException | None) -> bytes:
+    """What kept the process from being ready, or leaving its resource raised; empty, if nothing did."""
+    if error is None:
+        return b""
+    stand_in = UnloadedError(class_of(error), text_of(error))
+    return pickle.dumps((stand_in, packed_error(error)))
 
 
 if __name__ == "__main__":

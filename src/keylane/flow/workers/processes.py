@@ -29,8 +29,9 @@ from keylane.flow.items import Batch
 from keylane.flow.outcomes import NOT_RUN, Failure
 from keylane.flow.workers import Meter, Running, WorkerDied, WorkersClosed, WorkersFailed, merged
 from keylane.flow.workers.calls import give_outcomes, sort_out, startable
-from keylane.flow.workers.cargo import pack
-from keylane.flow.workers.process_main import READY, Answer
+from keylane.flow.workers.cargo import pack_with_classes
+from keylane.flow.workers.crossing import loaded, loaded_error
+from keylane.flow.workers.process_main import READY
 from keylane.flow.workers.timeouts import HandlerTimeoutError
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from keylane.flow.outcomes import Outcome
     from keylane.flow.workers import Histogram, Lease
     from keylane.flow.workers.calls import Function
+    from keylane.flow.workers.cargo import Cargo
+    from keylane.flow.workers.crossing import Answer
     from keylane.flow.workers.process_main import HandOver
 
     Held = Sequence[tuple[Source, Carried]]
@@ -74,7 +77,7 @@ class ProcessWorkers:
         timeout_s: float | None,
     ) -> None:
         self.concurrency = concurrency
-        self._cargo = pack(function, "worker processes")
+        self._cargo = pack_with_classes(function, "worker processes")
         self._function = function
         self._timeout_s = timeout_s
         self._lease = lease
@@ -215,7 +218,7 @@ class ProcessWorkers:
     def _answers(self, slot: int, process: WorkerProcess, unit: Unit, held: Held) -> None:
         """Take the answers of one hand-over and report it."""
         if isinstance(unit, Batch):
-            answer = process.answer(self._timeout_s)
+            answer = process.answer(self._timeout_s, len(held))
             give_outcomes([item for item in unit.items if item.outcome is None], answer.outcomes)
             self._meters[slot].add(answer.took_ns)
         else:
@@ -259,8 +262,9 @@ class ProcessWorkers:
 class WorkerProcess:
     """A worker process. Raises what kept it from being ready. Thread safety: a slot's thread; `kill` is for any."""
 
-    def __init__(self, cargo: bytes) -> None:
+    def __init__(self, cargo: Cargo) -> None:
         ours, theirs = Pipe()
+        self._classes = cargo.classes
         self.timed_out = False
         """Whether it was killed because its handler took too long."""
         command = [sys.executable, "-m", "keylane.flow.workers.process_main", str(theirs.fileno()), str(os.getpid())]
@@ -272,29 +276,32 @@ class WorkerProcess:
         self._connection: Connection[Any, Any] = ours
         try:
             ours.send_bytes(pickle.dumps(sys.path))
-            ours.send_bytes(cargo)
+            ours.send_bytes(cargo.data)
             answer = ours.recv_bytes()
         except (EOFError, OSError):
             raise WorkerProcessError(f"{self.ended()} before it was ready; its error output says why") from None
         if answer != READY:
             self.kill()
             self.ended()
-            error = pickle.loads(answer)
-            if isinstance(error, BaseException):
-                raise error
+            raise self._error(answer)
 
     def send(self, handed_over: list[HandOver]) -> None:
         self._connection.send_bytes(marshal.dumps(handed_over))
 
-    def answer(self, timeout_s: float | None) -> Answer:
-        """The next one. Raises EOFError when the process has ended, or has been killed after `timeout_s`."""
+    def answer(self, timeout_s: float | None, count: int = 1) -> Answer:
+        """The next one, for so many items. Raises EOFError when the process has ended, or has been killed after
+        `timeout_s`."""
         if timeout_s is not None and not self._connection.poll(timeout_s):
             self.timed_out = True
             self.kill()
             raise EOFError
-        answer = pickle.loads(self._connection.recv_bytes())
-        assert isinstance(answer, Answer), type(answer)  # no payload in an error
-        return answer
+        return loaded(self._connection.recv_bytes(), self._classes, count)
+
+    def _error(self, data: bytes) -> BaseException:
+        """An error that the process ends with, or what stands for it."""
+        stand_in, error = pickle.loads(data)
+        assert isinstance(stand_in, BaseException), type(stand_in)
+        return loaded_error(error, self._classes) or stand_in
 
     def where(self) -> str:
         """How errors name it."""
@@ -317,14 +324,15 @@ class WorkerProcess:
         with suppress(EOFError, OSError):  # it has ended, or is killed
             self._connection.send_bytes(b"")
             if self._connection.poll(timeout_s):
-                error = pickle.loads(self._connection.recv_bytes())
+                data = self._connection.recv_bytes()
+                error = self._error(data) if data else None
         self._connection.close()
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        return error if isinstance(error, BaseException) else None
+        return error
 
 
 def _held(unit: Unit) -> Held:

@@ -102,7 +102,7 @@ class OlderStreamReader(DataSourceStreamReader):
 
     def _to_the_ends(self, before: Plan) -> Plan:
         names: list[TopicPartition] = self._asked.partitions()
-        starts, ends = self._asked.log_starts(names), self._asked.log_ends(names)
+        starts, ends = self._asked.log_starts(names), self._asked.log_ends(names, before.next)
         known = {name: end for name, end in ends.items() if name in starts}
         return follow(
             before,

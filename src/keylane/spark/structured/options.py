@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from keylane.errors import UsageError
 from keylane.kafka.java_settings import translate
+from keylane.patterns import INTERNAL
 from keylane.pipeline import OnCopiedMap
 from keylane.telling import did_you_mean, shown
 
@@ -35,7 +36,7 @@ class Subscription:
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
-    """The whole name must match, as in Java's `Pattern.matches`."""
+    """The whole name must match, as in Java's `Pattern.matches`; internal topics (`__…`) are read by name alone."""
     partitions: tuple[TopicPartition, ...] = ()
 
     @property
@@ -47,7 +48,7 @@ class Subscription:
         """The partitions, given each topic's partition count. Raises `UsageError` for a topic that does not exist."""
         topics = self.named
         if self.pattern is not None:
-            topics = [topic for topic in counts if re.fullmatch(self.pattern, topic)]
+            topics = [topic for topic in counts if self.reads(topic)]
         for topic in topics:
             if topic not in counts:
                 raise UsageError(f"topic {topic!r} does not exist: create it, or correct its name")
@@ -59,7 +60,7 @@ class Subscription:
     def reads(self, topic: str) -> bool:
         """Whether it reads this topic, now or once it is made."""
         if self.pattern is not None:
-            return re.fullmatch(self.pattern, topic) is not None
+            return not topic.startswith(INTERNAL) and re.fullmatch(self.pattern, topic) is not None
         return topic in self.topics or any(topic == name for name, _ in self.partitions)
 
     def __str__(self) -> str:

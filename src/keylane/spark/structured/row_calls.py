@@ -54,6 +54,9 @@ class Failed(Failure):
         super().__init__(failure.error, final=failure.final, halts=failure.halts, places=failure.places)
         self.seconds = seconds
 
+    def with_error(self, error: BaseException) -> Failed:
+        return Failed(super().with_error(error), self.seconds)
+
     def __reduce__(self) -> tuple[type[Failed], tuple[Failure, float]]:
         failure = Failure(self.error, final=self.final, halts=self.halts, places=self.places)
         return Failed, (failure, self.seconds)
@@ -141,7 +144,7 @@ def _failed(error: Exception, began: float) -> Failed:
 
 def _decoded(deserializers: Mapping[str, Deserializer], row: Row) -> Row:
     """The row with what its deserializers make of their columns. Raises what they raise."""
-    headers = headers_of(row)
+    headers = partial(headers_of, row)
     made = {name: made_of(one, row[name], row["topic"], name, headers) for name, one in deserializers.items()}
     return replaced(row, made)
 

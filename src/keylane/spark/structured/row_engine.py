@@ -30,6 +30,7 @@ from keylane.flow.workers.blocked import LoopWatch
 from keylane.flow.workers.calls import Function, as_it_is, as_told, resource_error
 from keylane.flow.workers.made import hand_over_to, make_workers
 from keylane.flow.workers.tuning import HOST
+from keylane.foreign_errors import one_line
 from keylane.options import Processes, Rates, is_coroutine_function, takes_context
 from keylane.spark.structured.rows import FedRow, row_arrives, row_departs
 
@@ -342,7 +343,7 @@ class RowEngine:
     def _ended(self, item: Item, outcome: Outcome, now: float) -> None:
         """A row came to something that the workers did not give: it is given back."""
         if isinstance(outcome, Failure) and outcome.halts:
-            error = HandlerError(f"{item.name}: {outcome.error}")
+            error = HandlerError(f"{item.name}: {one_line(outcome.error)}")
             error.__cause__ = outcome.error
             self._fail(error)
             return

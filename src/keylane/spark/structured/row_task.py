@@ -20,6 +20,7 @@ from keylane.consumer.snapshot import Snapshot
 from keylane.errors import HandlerError
 from keylane.flow.autoscale import AutoLimit
 from keylane.flow.outcomes import Failure
+from keylane.foreign_errors import short_class_of, text_of
 from keylane.options import DeadLetter, Flow, Processes, Skip
 from keylane.spark.structured.dead_letters import DeadLetters
 from keylane.spark.structured.kept_rows import KeptRows
@@ -164,7 +165,7 @@ class RowRun:
                 return outcome.values
             return [(*values, None, outcome.attempts, outcome.seconds) for values in outcome.values]
         error, name = outcome.error, name_of(outcome.row, outcome.number)
-        text = f"{type(error).__name__}: {error}"
+        text = "" if error is None else f"{short_class_of(error)}: {text_of(error)}"
         if letters is not None:
             letters.bury(outcome)
         elif isinstance(self._options.on_exhausted, Skip):

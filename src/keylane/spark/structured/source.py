@@ -189,13 +189,18 @@ class KeylaneStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._topics = Topics(self._options)
         return self._topics
 
-    def _log(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    def _log(self, before: Plan) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Log starts and ends; the ends are fixed under trigger availableNow."""
         names = self._asked.partitions()
-        starts, ends = self._asked.log_starts(names), self._asked.log_ends(names)
+        starts, ends = self._asked.log_starts(names), self._asked.log_ends(names, before.next)
         self._last = (names, ends)
         if self._fixed_ends is not None:
-            ends = {name: self._fixed_ends[name] for name in ends if name in self._fixed_ends}
+            fixed = self._fixed_ends
+            ends = {
+                name: max(fixed[name], min(end, before.next.get(name, 0)))
+                for name, end in ends.items()
+                if name in fixed
+            }
         return {name: starts[name] for name in ends}, ends
 
     def _lists(self) -> Lists:
@@ -218,7 +223,7 @@ class KeylaneStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _following(self, before: Plan, limit: ReadLimit, carried: CarryList | None, due_ms: int | None) -> Plan:
         """The next plan, by the logs and the time of now; `before` itself when there is nothing to do."""
-        starts, ends = self._log()
+        starts, ends = self._log(before)
         due = due_ms is not None and due_ms <= time.time() * 1000
         if not due and self._must_wait(before, ends):
             return before

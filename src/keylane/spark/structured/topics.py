@@ -56,10 +56,21 @@ class Topics:
     def log_starts(self, partitions: list[TopicPartition]) -> Offsets:
         return self._known(partitions, self._ask(lambda: self._admin.log_starts(partitions)))
 
-    def log_ends(self, partitions: list[TopicPartition]) -> Offsets:
-        """The end of what may be read, by the isolation level."""
+    def log_ends(
+        self, partitions: list[TopicPartition], standing: Mapping[TopicPartition, int] | None = None
+    ) -> Offsets:
+        """The end of what may be read, by the isolation level; not below where a query stands, unless the log itself
+        ends below that: it may have begun behind a transaction that is open."""
+        ends = self._log_ends(partitions, read_committed=self._read_committed)
+        ahead = {name: at for name, at in (standing or {}).items() if name in ends and at > ends[name]}
+        if self._read_committed and ahead:
+            written = self._log_ends(list(ahead), read_committed=False)
+            ends |= {name: max(ends[name], min(at, written[name])) for name, at in ahead.items() if name in written}
+        return ends
+
+    def _log_ends(self, partitions: list[TopicPartition], *, read_committed: bool) -> Offsets:
         ask = self._admin.led_log_ends
-        led = self._ask(lambda: ask(partitions, read_committed=self._read_committed))
+        led = self._ask(lambda: ask(partitions, read_committed=read_committed))
         self.epochs |= {
             name: one.leader_epoch for name, one in led.items() if one is not None and one.leader_epoch >= 0
         }
@@ -122,7 +133,9 @@ class Topics:
                 f"{position.option}: {topic}-{partition} has no record at or after {times[missing[0]]}: set "
                 "startingOffsetsByTimestampStrategy=latest to start at its end"
             )
-        return {name: ends[name] if offset is None else offset for name, offset in found.items()}
+        if position.option.startswith("starting"):  # it may be in a transaction that is open: then it comes later
+            return {name: ends[name] if offset is None else offset for name, offset in found.items()}
+        return {name: ends[name] if offset is None else min(offset, ends[name]) for name, offset in found.items()}
 
     def _committed(
         self, partitions: list[TopicPartition], starts: Offsets, ends: Offsets
