@@ -52,7 +52,7 @@ def committed(stage: Stage) -> CommittedOffset:
 
 def epoch_of(stage: Stage) -> int:
     """Of who leads the log now."""
-    led = stage.admin.led_log_ends([(stage.topic, 0)])[stage.topic, 0]
+    led = stage.admin.led_log_ends([(stage.topic, 0)], read_committed=False)[stage.topic, 0]
     assert led is not None
     return led.leader_epoch
 

@@ -90,7 +90,7 @@ class GroupCommits(QueryListener):
 
             self._admin = Admin(self._kafka, timeout_ms=LOOK_MS)
         try:
-            led = self._admin.led_log_ends(ended)
+            led = self._admin.led_log_ends(ended, read_committed=False)
         except PeerError as error:
             logger.info("group %r: this commit has no leader epoch: %s", self._kafka["group.id"], error)
             return {}
