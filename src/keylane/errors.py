@@ -62,6 +62,11 @@ class DataFolderError(PeerError):
     """A broker's data folder is not ours, is in use, or is damaged; the text names file and position."""
 
 
+class StoreError(PeerError):
+    """What a store of exactly once knows is of another log than this one, or less than the group has committed. It ends
+    the run, whatever is to become of records that fail."""
+
+
 class ProcessedError(PeerError):
     """A row was processed before, and the store has nothing of it that could be handed on."""
 

@@ -23,6 +23,7 @@ Ordering = Literal["key", "partition", "unordered"]
 Traversal = Literal["fair", "depth_first"]
 Tracing = Literal["auto", "on", "off"]
 DeliveryName = Literal["at_most_once", "at_least_once", "almost_once", "transactional"]
+UnseenCommits = Literal["error", "rewind", "accept"]
 Guarantee = Literal[DeliveryName, "exactly_once"]
 """What a crash may do to a record, by name."""
 
@@ -255,8 +256,13 @@ class ExactlyOnce:
     retention_ms: int = 7 * 24 * 3_600_000
     """How long such a key is kept; and rows' places where nothing tells that Spark's checkpoint has them."""
     scope: str | None = None
-    """Of a DataFrame: what the identities of this step are kept under, which no other step has. None: the id of the
-    query, which is its checkpoint's."""
+    """What identities are kept under, which nothing else has. None: of a pipeline, cluster, group, topic and the
+    topic's id; a scope holds over clusters, for a key that is the same in each (`identity`), or a log that is copied
+    offset by offset. Of a DataFrame: the id of the query, which is its checkpoint's."""
+    unseen_commits: UnseenCommits = "error"
+    """What becomes of a partition of which the group has committed what the store has not seen (it was restored,
+    emptied, failed over, or is another one; or an operator set the group's offset): "error" ends the run, "rewind"
+    starts where the store is, "accept" where the group is. A pipeline's."""
 
     def __post_init__(self) -> None:
         if self.store == "":
@@ -271,6 +277,10 @@ class ExactlyOnce:
         check_whole("ExactlyOnce.retention_ms", self.retention_ms, 1)
         if self.scope is not None and not (isinstance(self.scope, str) and self.scope):
             raise UsageError(f"ExactlyOnce.scope={self.scope!r}: give a text, or leave it out")
+        if self.unseen_commits not in get_args(UnseenCommits):
+            raise UsageError(
+                f"ExactlyOnce.unseen_commits={self.unseen_commits!r}: give one of {', '.join(get_args(UnseenCommits))}"
+            )
 
 
 RENAMED = {

@@ -26,7 +26,7 @@ from keylane.consumer.results import Complete, ResultQueue, check_stream
 from keylane.consumer.settings import apply
 from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot, Snapshot
 from keylane.consumer.streams import Stream
-from keylane.consumer.work import Work
+from keylane.consumer.work import Work, with_waiting_for_store
 from keylane.errors import PeerError, UsageError
 from keylane.flow.failures import log_end
 from keylane.kafka.admin import Admin
@@ -335,12 +335,20 @@ class ParallelConsumer:
         """Counters, gauges and partitions of this moment; of the last moment once the run is over."""
         made = Snapshot() if self._loop is None else self._loop.snapshot()
         waits = None if self._consumer is None else self._consumer.waits
-        return made if waits is None else replace(made, waits=waits)
+        waiting = len(self._places_that_wait())
+        return replace(made, waits=waits, waiting_for_store=waiting) if waits is not None or waiting else made
+
+    def _places_that_wait(self) -> set[tuple[str, int, int]]:
+        return set() if self._once is None else self._once.places_that_wait()
 
     def work(self) -> Work:
         """Which records are in hand, what waits for its time, and where the longest queues are and why, now. Nothing
         before and after the run."""
-        return Work() if self._loop is None else self._loop.work()
+        if self._loop is None:
+            return Work()
+        work = self._loop.work()
+        places = self._places_that_wait()
+        return with_waiting_for_store(work, places) if places else work
 
     def _tell(self, event: Change) -> None:
         with self._telling:
@@ -393,7 +401,7 @@ class ParallelConsumer:
         admin = Admin(self._pipeline.kafka, timeout_ms=RESOLVE_MS)
         ask = None if isinstance(self._pipeline.commit, External) else self._group_committed
         once = Once(self._pipeline, admin.cluster_id(), admin.topic_id, ask)
-        consumer.check_starts(once.check)
+        consumer.check_starts(once.check, once.before_commit)
         return once
 
     def _group_committed(self) -> dict[tuple[str, int], int]:

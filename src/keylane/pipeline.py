@@ -516,8 +516,3 @@ def _check_identities(once: ExactlyOnce) -> None:
         raise UsageError(
             f"ExactlyOnce.identity={once.identity!r}: a column is for rows of DataFrames: give a function of the record"
         )
-    if once.scope is not None:
-        raise UsageError(
-            f"ExactlyOnce.scope={once.scope!r} is for steps of DataFrames: a pipeline's identities are those of its "
-            "cluster and group: leave it out"
-        )

@@ -15,7 +15,7 @@ from keylane.errors import OutputTypeError, UnreadableHeadersError
 from keylane.telling import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from typing_extensions import TypeVar
 
@@ -399,21 +399,44 @@ class Returned:
         """What the handler got, where that is more than what was polled."""
 
 
-@dataclass(slots=True)
 class Context(Generic[R]):
     """What a handler may know beside its record. `Context[Session]` has a resource of that type."""
 
-    resource: R = None  # type: ignore[assignment] # without one its type is None
-    """What the pipeline's `resource` yielded in this worker process; None without one."""
-    attempt: int = 1
-    """1 for the first try of this record since it was assigned."""
-    deadline: float | None = None
-    """`time.monotonic()` seconds after which the result is no longer wanted; None when there is no limit."""
-    transaction: Any = None
-    """Under `delivery=ExactlyOnce(...)`: the open transaction's connection (`sqlite3.Connection`, psycopg's). What is
-    done on it is there exactly when the record counts as processed. None otherwise."""
-    cancelled: bool = False
-    """True once the result can no longer count (the partition was lost, or the consumer is closing at once)."""
+    __slots__ = ("_begin", "_transaction", "attempt", "cancelled", "deadline", "resource")
+
+    def __init__(
+        self,
+        resource: R = None,  # type: ignore[assignment] # without one its type is None
+        attempt: int = 1,
+        deadline: float | None = None,
+        transaction: Any = None,
+        cancelled: bool = False,
+    ) -> None:
+        self.resource = resource
+        """What the pipeline's `resource` yielded in this worker process; None without one."""
+        self.attempt = attempt
+        """1 for the first try of this record since it was assigned."""
+        self.deadline = deadline
+        """`time.monotonic()` seconds after which the result is no longer wanted; None when there is no limit."""
+        self.cancelled = cancelled
+        """True once the result can no longer count (the partition was lost, or the consumer is closing at once)."""
+        self._transaction = transaction
+        self._begin: Callable[[], Any] | None = None
+
+    @property
+    def transaction(self) -> Any:
+        """Under `delivery=ExactlyOnce(...)`: the open transaction's connection (`sqlite3.Connection`, psycopg's), which
+        begins when it is first used. What is done on it is there exactly when the record counts as processed. None
+        otherwise."""
+        return self._transaction if self._begin is None else self._begin()
+
+    @transaction.setter
+    def transaction(self, connection: Any) -> None:
+        self._transaction = connection
+
+    def begin_with(self, begin: Callable[[], Any] | None) -> None:
+        """keylane's: what begins the transaction, and gives its connection."""
+        self._begin = begin
 
     def limit(self, deadline: float) -> None:
         """keylane's: the result is wanted until then."""

@@ -38,6 +38,7 @@ class FakeBroker:
 
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
         self.logs: dict[TopicPartition, list[PlainMessage]] = {name: [] for name in partitions}
+        self.before_commit: Callable[[Sequence[Offset]], None] = lambda _: None
         self.committed: dict[TopicPartition, tuple[int, str]] = {}
         self.commits: list[dict[TopicPartition, tuple[int, str]]] = []
         """Every commit that was applied, oldest first."""
@@ -55,6 +56,7 @@ class FakeBroker:
 
     def apply(self, offsets: Sequence[Offset]) -> dict[TopicPartition, CommitProblem]:
         """Commit, or fail as told."""
+        self.before_commit(offsets)
         if self.fail_commits:
             return dict.fromkeys((one.name for one in offsets), self.fail_commits.popleft())
         said = {one.name: (one.offset, one.metadata) for one in offsets}

@@ -266,11 +266,11 @@ def test_what_offsets_kept_elsewhere_cannot_have(changes: dict[str, Any], text: 
     ("options", "text"),
     [
         ({"identity": "order_id"}, "identity='order_id': a column is for rows of DataFrames"),
-        ({"scope": "orders"}, "scope='orders' is for steps of DataFrames"),
         ({"scope": ""}, "ExactlyOnce.scope='': give a text"),
+        ({"unseen_commits": "go_on"}, "ExactlyOnce.unseen_commits='go_on': give one of error, rewind, accept"),
     ],
 )
-def test_what_identities_of_rows_have_is_refused_for_pipelines(options: dict[str, Any], text: str) -> None:
+def test_what_identities_of_pipelines_cannot_have(options: dict[str, Any], text: str) -> None:
     with pytest.raises(kl.UsageError, match=text):
         pipeline(delivery=kl.ExactlyOnce("file.db", **options))
 

@@ -34,6 +34,7 @@ COMMANDS = {
     "records": "look at single records of a group; replay, skip, park them",
     "topics": "list, describe, create and delete topics",
     "dlq": "look at dead letters, send them back, delete them",
+    "store": "look at a store of exactly once; make what it has not run",
     "operate": "look at members while they run; pause, adjust, seek, drain, hold keys",
     "ui": "a page in the browser that shows groups, and acts on them",
 }

@@ -100,7 +100,7 @@ def assemble(
         listener=pipeline.rebalance_listener,
         lease=lease,
         commits_are_heard=isinstance(pipeline.commit, Commit),
-        commits_promptly=pipeline.guarantee in ("at_most_once", "almost_once"),
+        commits_promptly=pipeline.guarantee in ("at_most_once", "almost_once", "exactly_once"),
     )
 
     def report(answers: Answers) -> None:

@@ -1,8 +1,9 @@
 """`PromptCommits`: commits that something waits for, on a thread of their own.
 
 The idea: the intake thread sends a commit between two polls, and a poll may wait for records. Where a record may not
-start before a commit is acknowledged, or keeps its place until then, that wait would be paid for each of them; so this
-thread sends the commit as soon as the loop asks for it, waits for its answer, and hands that on.
+start before a commit is acknowledged, or keeps its place until then, that wait would be paid for each of them; and a
+store is told of a commit first. So this thread sends the commit as soon as the loop asks for it, waits for its answer,
+and hands that on.
 """
 
 from __future__ import annotations

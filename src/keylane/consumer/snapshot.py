@@ -181,6 +181,8 @@ class Snapshot:
     stuck: int = 0
     """Handlers in threads that are over `handler_timeout_ms` now: their keys wait. A coroutine that blocks its loop:
     everything waits."""
+    waiting_for_store: int = 0
+    """Records whose handlers wait for a connection of the store now (`ExactlyOnce`)."""
     workers_died: int = 0
     """Worker processes that ended under a record, and were replaced."""
     concurrency: int = 0

@@ -57,6 +57,8 @@ class Start:
     is_unchecked: bool = False
     """Whether nobody could say where that epoch ended: the map is held against the records as they are read."""
     origin: Origin = "plain"
+    is_new: bool = False
+    """Whether the group's offset is set to it: by a seek, or where the group had none."""
     not_sought: str = ""
     """Of a seek: why it does not start where it was sought; empty where it does."""
 

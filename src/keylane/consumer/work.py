@@ -5,20 +5,20 @@ It is made when somebody asks, and says no more than a page shows: the oldest, t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict
 
 from keylane.flow.keys import MAX_CHARACTERS, Where
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from keylane.flow.work import Task, Why
 
 MOST = 50
 """Records of each list."""
 
-IN_HAND = ("running", "queued", "delivering")
+IN_HAND = ("running", "store", "queued", "delivering")
 
 
 class WorkRecord(NamedTuple):
@@ -75,6 +75,13 @@ class Work:
         waiting = sorted((one for one in found if one.due_in_ms is not None), key=lambda one: one.due_in_ms or 0)
         queues = sorted((one for one in found if one.behind or one.why == "paused"), key=lambda one: -one.behind)
         return cls(tuple(in_hand[:MOST]), tuple(waiting[:MOST]), tuple(queues[:MOST]))
+
+
+def with_waiting_for_store(work: Work, places: Collection[tuple[str, int, int]]) -> Work:
+    """The same, with those that run and wait for a connection of their store."""
+    waits = [one.why == "running" and one[:3] in places for one in work.in_hand]
+    in_hand = (one._replace(why="store") if is_so else one for one, is_so in zip(work.in_hand, waits, strict=True))
+    return replace(work, in_hand=tuple(in_hand))
 
 
 def _record(task: Task, now: float) -> WorkRecord:

@@ -2,6 +2,6 @@
 
 from keylane.delivery.postgres import PostgresStore
 from keylane.delivery.sqlite import SqliteStore
-from keylane.delivery.stores import Identity, Processed
+from keylane.delivery.stores import Identity, Position, Processed
 
-__all__ = ["Identity", "PostgresStore", "Processed", "SqliteStore"]
+__all__ = ["Identity", "Position", "PostgresStore", "Processed", "SqliteStore"]

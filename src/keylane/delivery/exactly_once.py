@@ -5,6 +5,9 @@ the identity, are given to the engine again. Kafka's commits go on as at least o
 again, never whether it happens again. (Kafka Internals, consumption semantics: "process exactly once" by persisted
 message details.)
 
+The store is told what a commit says before it is sent (`keylane.delivery.positions`), and keeps a checksum of each
+record: so it notices that it, or the log, is not what it was.
+
 Identities below a partition's committed offset cannot be asked for again, but by somebody who moves the group's offset
 back, which is refused at the start. They are purged, whoever committed that offset: a member that was killed purges
 nothing, so its successors go by where they start, and whoever ends asks what the group has committed.
@@ -18,22 +21,27 @@ import logging
 import threading
 import time
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from keylane.consumer.own_topics import OwnTopics
 from keylane.consumer.returns import outcome_of, outcomes_of
-from keylane.delivery.stores import Identity
-from keylane.delivery.transactions import Transactions, check_transaction, key_of, once_of, unavailable
-from keylane.errors import PeerError, UsageError
+from keylane.delivery.checksums import checksum
+from keylane.delivery.positions import joined, map_of, position_of, runs_of, unseen
+from keylane.delivery.stores import Identity, Position
+from keylane.delivery.transactions import Transactions, answering, check_transaction, key_of, once_of, unavailable
+from keylane.errors import PeerError, StoreError, UsageError
 from keylane.flow.outcomes import Failure
 from keylane.foreign_errors import line_of
+from keylane.offsets import OffsetMap
 from keylane.records import Output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from keylane.consumer.ports import Offset
     from keylane.consumer.start import Start
-    from keylane.delivery.stores import OpenStore, Processed, Store
+    from keylane.delivery.stores import OpenStore, Processed, Store, Transaction
     from keylane.flow.outcomes import Outcome
     from keylane.pipeline import Pipeline
     from keylane.records import Record
@@ -48,14 +56,25 @@ ANSWER_S = 60.0
 
 ASK_AGAIN_S = 0.5
 
+UNSEEN = (
+    "was it restored, emptied, failed over, or is it another one? ExactlyOnce(unseen_commits='rewind') starts where "
+    "the store is, and runs them (again); 'accept' takes them as done, which is right where an operator has set the "
+    "group's offset, or the group ran without this store (docs/delivery.md)"
+)
+OTHER_CLUSTER = (
+    "Its places mean nothing here, so that what was processed there may be processed again: give identity= and scope= "
+    "for a key that holds in both, or ExactlyOnce(unseen_commits='accept') to start as a new group (docs/delivery.md)"
+)
+
 
 class Identities:
     """What records are known by. Thread safety: `know` comes before the records of its topics."""
 
     def __init__(self, cluster: str, pipeline: Pipeline) -> None:
-        self._group = f"{cluster}/{pipeline.group_id}"
-        identity = once_of(pipeline).identity
-        self._function = None if isinstance(identity, str) else identity  # pipelines have no columns
+        once = once_of(pipeline)
+        self._scope = once.scope
+        self._group = once.scope or f"{cluster}/{pipeline.group_id}"
+        self._function = None if isinstance(once.identity, str) else once.identity  # pipelines have no columns
         self._scopes: dict[str, str] = {}
 
     @property
@@ -64,12 +83,18 @@ class Identities:
         return self._group
 
     @property
+    def has_own_scope(self) -> bool:
+        """Whether it is the user's, and holds over clusters."""
+        return self._scope is not None
+
+    @property
     def by_key(self) -> bool:
         return self._function is not None
 
     def know(self, topic: str, topic_id: str) -> None:
-        """A topic's id; empty where the broker knows none."""
-        self._scopes[topic] = f"{self._group}/{topic}/{topic_id}"
+        """A topic's id; empty where the broker knows none. A scope of the user's holds over clusters, where it is
+        another one."""
+        self._scopes[topic] = f"{self._group}/{topic}" if self._scope else f"{self._group}/{topic}/{topic_id}"
 
     def knows(self, topic: str) -> bool:
         return topic in self._scopes
@@ -81,6 +106,52 @@ class Identities:
         if self._function is None:
             return Identity(self._scopes[record.topic], record.partition, record.offset)
         return Identity(self._group, -1, -1, key_of(self._function(record), repr(record)))
+
+    def checksum(self, record: Record) -> int | None:
+        return None if self.by_key else checksum_of(record)
+
+
+def checksum_of(record: Record) -> int:
+    """What tells a record from another one at the same place: see `checksum`."""
+    return checksum(record.raw_key, record.raw_value, record.timestamp_ms)
+
+
+class Places:
+    """The places that are known to be processed: read when a partition is assigned, and noted since then. Thread
+    safety: any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, int], set[int]] = {}
+        self._unverified: dict[tuple[str, int], list[int]] = {}
+        """What was processed here since the store was last asked whether it still has it."""
+
+    def assign(self, name: tuple[str, int], offsets: Iterable[int]) -> None:
+        with self._lock:
+            self._known[name] = set(offsets)
+            self._unverified[name] = []
+
+    def is_known(self, identity: Identity) -> bool | None:
+        known = self._known.get(identity[:2])
+        return None if known is None else identity.offset in known
+
+    def processed(self, identities: Sequence[Identity]) -> None:
+        with self._lock:
+            for scope, partition, offset, _ in identities:
+                if (known := self._known.get((scope, partition))) is not None:
+                    known.add(offset)
+                    self._unverified[scope, partition].append(offset)
+
+    def unverified(self, name: tuple[str, int]) -> list[int]:
+        with self._lock:
+            return list(self._unverified.get(name, ()))
+
+    def verified(self, name: tuple[str, int], count: int, base: int) -> None:
+        """The store still has the first ones; below `base` nothing is asked for again."""
+        with self._lock:
+            if name in self._known:
+                del self._unverified[name][:count]
+                self._known[name] = {one for one in self._known[name] if one >= base}
 
 
 class Once:
@@ -98,19 +169,31 @@ class Once:
         self._topic_id = topic_id
         self._group_committed = group_committed
         self.identities = Identities(cluster, pipeline)
-        inside = Transactions(pipeline, KeptRecords(self.identities, OwnTopics(pipeline)))
-        self._house = House(inside.store, self.identities, pipeline)
+        places = Places()
+        self._inside = Transactions(pipeline, KeptRecords(self.identities, OwnTopics(pipeline), places))
+        self._house = House(self._inside.store, self.identities, places, pipeline, cluster)
         self.pipeline = replace(
-            pipeline, handler=inside.handler, resource=inside.resource, on_commit=self._house.committed
+            pipeline, handler=self._inside.handler, resource=self._inside.resource, on_commit=self._house.committed
         )
 
-    def check(self, starts: Sequence[Start]) -> None:
-        """Partitions were assigned, and nothing of them has begun. Raises `PeerError` for a start below what is purged:
-        records that are long processed would be skipped unseen."""
-        for topic in {start.topic for start in starts}:
-            self.identities.know(topic, self._topic_id(topic))
+    def check(self, starts: Sequence[Start]) -> Sequence[Start]:
+        """Partitions were assigned, and nothing of them has begun. Returns where they start: where the store is, if it
+        has not seen what the group has committed, and that is to count.
+
+        Raises `PeerError` for a start below what is purged: records that are long processed would be skipped unseen;
+        `StoreError` for a store that has not seen what the group has committed.
+        """
+        self._know({start.topic for start in starts})
+        return starts if self.identities.by_key else self._house.check(starts)
+
+    def before_commit(self, offsets: Sequence[Offset]) -> None:
+        """The group is about to commit this. Raises `StoreError` for a store that has lost what it had."""
         if not self.identities.by_key:
-            self._house.check(starts)
+            self._house.note_positions(offsets)
+
+    def places_that_wait(self) -> set[tuple[str, int, int]]:
+        """The records whose handlers wait for a connection of the store. Any thread."""
+        return {(one.topic, one.partition, one.offset) for one in self._inside.items_that_wait()}
 
     def close(self) -> None:
         """Purge what the group has committed, and disconnect. The run is over."""
@@ -122,64 +205,171 @@ class Once:
         finally:
             self._house.close()
 
+    def _know(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            self.identities.know(topic, self._topic_id(topic))
+
     def _committed_by_all(self, ask: Callable[[], Mapping[tuple[str, int], int]]) -> Mapping[tuple[str, int], int]:
         committed = ask()
-        for topic in {topic for topic, _ in committed}:
-            if not self.identities.knows(topic):  # this member had none of its partitions
-                self.identities.know(topic, self._topic_id(topic))
+        self._know(topic for topic in {topic for topic, _ in committed} if not self.identities.knows(topic))
         return committed
 
 
 class House:
-    """Keeps house in the store: starts are held against what is purged, and identities that nobody can ask for again
-    are purged. Thread safety: any thread."""
+    """Keeps house in the store: starts are held against what is in it, commits are noted before they are made, and
+    identities that nobody can ask for again are purged. Thread safety: any thread."""
 
-    def __init__(self, store: Store, identities: Identities, pipeline: Pipeline) -> None:
+    def __init__(self, store: Store, identities: Identities, places: Places, pipeline: Pipeline, cluster: str) -> None:
         self._store = store
         self._identities = identities
+        self._places = places
         self._group = pipeline.group_id
-        self._retention_ms = once_of(pipeline).retention_ms
+        self._cluster = cluster
+        once = once_of(pipeline)
+        self._retention_ms = once.retention_ms
+        self._unseen_commits = once.unseen_commits
         self._on_commit = pipeline.on_commit
         self._lock = threading.Lock()
         """Guards the connection and what is to purge."""
         self._opened: OpenStore | None = None
         self._has_answered = False
         """Whether it was ever opened."""
+        self._seen: dict[tuple[str, int], OffsetMap] = {}
+        """What the store has seen of the group's commits, as of the last look."""
         self._committed: dict[tuple[str, int], int] = {}
         """Below which offsets of the partitions is to purge."""
         self._timer: threading.Timer | None = None
         """For the next purge, while there is something to purge."""
         self._closing = threading.Event()
 
-    def check(self, starts: Sequence[Start]) -> None:
+    # --- starts ---
+
+    def check(self, starts: Sequence[Start]) -> Sequence[Start]:
         give_up_at = time.monotonic() + (ANSWER_S if self._has_answered else 0)
         while True:
             with self._lock:
                 try:
                     with self._connected().transaction() as transaction:
                         check_transaction(self._store, transaction)
-                        purged = [
-                            transaction.purged_below(self._identities.scope(one.topic), one.partition) for one in starts
-                        ]
-                except UsageError:  # a package that is missing: waiting does not bring it
+                        checked = [self._checked(transaction, one) for one in starts]
+                except (UsageError, PeerError):  # waiting does not mend it
                     raise
                 except Exception as error:  # a database that restarts, or is not there
                     failed = error
                 else:
-                    self._refuse(starts, purged)
-                    self._note({(one.topic, one.partition): one.offsets.base for one in starts})
-                    return
+                    self._note({(one.topic, one.partition): one.offsets.base for one in checked if not one.is_new})
+                    return checked
             if self._closing.wait(ASK_AGAIN_S) or time.monotonic() >= give_up_at:
                 raise unavailable(self._store, failed) from failed
 
-    def _refuse(self, starts: Sequence[Start], purged: Sequence[int]) -> None:
-        for start, below in zip(starts, purged, strict=True):
-            if start.offsets.base < below:
-                raise PeerError(
-                    f"group {self._group!r} starts {start.topic}-{start.partition} at offset {start.offsets.base}, and "
-                    f"what was processed below {below} is purged from the store: those records would be skipped; set "
-                    f"the group's offset to {below} or above, or use another group.id"
-                )
+    def _checked(self, transaction: Transaction, start: Start) -> Start:
+        scope = self._identities.scope(start.topic)
+        name = (scope, start.partition)
+        committed = start.offsets
+        below, position = transaction.purged_below(*name), transaction.position(*name)
+        seen = None if position is None else map_of(position)
+        if seen is None and (below or transaction.places(*name)):  # of before positions were noted
+            seen = committed
+        if seen is None:
+            self._check_cluster(transaction, start)
+        known = committed if start.is_new else seen or OffsetMap(min(start.log_start, committed.base))
+        missing = unseen(committed, known)
+        if missing and self._unseen_commits == "rewind":
+            start = replace(start, offsets=seen or OffsetMap(start.log_start))
+            logger.warning("%s: starting there, where the store is (unseen_commits)", self._said_unseen(start, missing))
+        elif missing and self._unseen_commits == "error":
+            raise StoreError(f"{self._said_unseen(start, missing)}: {UNSEEN}")
+        if start.offsets.base < below:
+            raise PeerError(self._said_purged(start, below))
+        made = committed if seen is None else joined(seen, committed)
+        if start.offsets is not committed:
+            made = start.offsets
+        if position is None or made != seen:
+            transaction.note_position(*name, position_of(made))
+        self._seen[name] = made
+        self._places.assign(name, transaction.places(*name, start.offsets.base))
+        return start
+
+    def _check_cluster(self, transaction: Transaction, start: Start) -> None:
+        """The store knows nothing of this topic. Raises `StoreError` where it does under another cluster's id."""
+        if self._identities.has_own_scope:
+            return
+        ours = self._identities.scope(start.topic).rpartition("/")[0]
+        others = set()
+        for scope in transaction.scopes():
+            cluster, _, rest = scope.partition("/")
+            if scope.startswith(f"{ours}/"):
+                return
+            if rest.startswith(f"{self._group}/{start.topic}/"):
+                others.add(cluster)
+        if others and self._unseen_commits == "error":
+            raise StoreError(
+                f"the store knows group {self._group!r} with topic {start.topic!r} of cluster {min(others)!r}, and "
+                f"this is cluster {self._cluster!r}: a mirror, a copy, or another database? {OTHER_CLUSTER}"
+            )
+
+    def _said_unseen(self, start: Start, missing: Sequence[range]) -> str:
+        count = sum(map(len, missing))
+        return (
+            f"group {self._group!r} has {count} offsets of {start.topic}-{start.partition} complete, from "
+            f"{missing[0].start} on, that this store has not seen"
+        )
+
+    def _said_purged(self, start: Start, below: int) -> str:
+        return (
+            f"group {self._group!r} starts {start.topic}-{start.partition} at offset {start.offsets.base}, and what "
+            f"was processed below {below} is purged from the store: those records would be skipped. If the log is the "
+            f"one that it was, set the group's offset to {below}: nothing is lost or repeated. If it was restored or "
+            f"cut, {below} loses what is new below it, and another group.id repeats what is old: `keylane store "
+            "check` tells them apart, and `keylane store forget` makes exactly the new ones run"
+        )
+
+    # --- commits ---
+
+    def note_positions(self, offsets: Sequence[Offset]) -> None:
+        """Before they are committed: see that the store still has what was processed, and tell it. Raises `PeerError`
+        for a store that does not answer."""
+        with self._lock, answering(self._store):
+            try:
+                with self._connected().transaction() as transaction:
+                    noted = [self._noted(transaction, one) for one in sorted(offsets, key=attrgetter("name"))]
+            except StoreError:
+                raise
+            except Exception:
+                self._disconnect()  # connections may be of before the database's restart
+                raise
+        for name, made, verified in noted:
+            self._seen[name] = made
+            self._places.verified(name, verified, made.base)
+
+    def _noted(self, transaction: Transaction, one: Offset) -> tuple[tuple[str, int], OffsetMap, int]:
+        topic, partition = one.name
+        name = (self._identities.scope(topic), partition)
+        position = transaction.position(*name)
+        stored = None if position is None else map_of(position)
+        last = self._seen.get(name)
+        if last is not None and (stored is None or unseen(last, stored)):
+            raise StoreError(self._said_lost(one, "what it had seen of the group's commits"))
+        unverified = self._places.unverified(name)
+        below = transaction.purged_below(*name) if unverified else 0
+        runs = runs_of({offset for offset in unverified if offset >= below})
+        expected = sum(end - begin for begin, end in runs)
+        if runs and (lost := expected - transaction.count_places(*name, runs)):
+            raise StoreError(self._said_lost(one, f"{lost} of {expected} records from offset {runs[0][0]} on"))
+        made = map_of(Position(one.offset, one.metadata))
+        made = made if stored is None else joined(stored, made)
+        if made != stored:
+            transaction.note_position(*name, position_of(made))
+        return name, made, len(unverified)
+
+    def _said_lost(self, one: Offset, what: str) -> str:
+        return (
+            f"the store has lost {what} that this member had processed in it, of {one.name[0]}-{one.name[1]}: it was "
+            "restored, or failed over to a replica that was behind; start again: what the group has not committed runs "
+            "again, and what it has and the store has not is told"
+        )
+
+    # --- purges ---
 
     def committed(self, offsets: Mapping[tuple[str, int], int], error: BaseException | None) -> None:
         """The pipeline's `on_commit`."""
@@ -252,8 +442,11 @@ class House:
 class KeptRecords:
     """Records and their outputs, for `Transactions`."""
 
-    def __init__(self, identities: Identities, own_topics: OwnTopics) -> None:
+    def __init__(self, identities: Identities, own_topics: OwnTopics, places: Places) -> None:
         self.identity_of = identities.of
+        self.checksum_of = identities.checksum
+        self.is_known = places.is_known
+        self.processed = places.processed
         self._own_topics = own_topics
 
     def outcome(self, result: Outcome) -> tuple[Outcome, bytes]:

@@ -2,45 +2,78 @@
 
 The idea: the primary key decides. Two transactions that claim one identity meet in the index: the second waits for the
 end of the first, and then finds its row, or takes its place. The offset below which identities were purged is read
-after the claim, with a snapshot of its own, so that a purge in between is seen.
+after the claim, with a snapshot of its own, so that a purge in between is seen. BEGIN, claim and that look travel
+together (libpq's pipeline), each a statement with its own snapshot.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 import time
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from keylane.delivery.statements import OF_ONE, PROBES, Housekeeping, Rows, schema_of
 from keylane.delivery.stores import Identity, Processed
-from keylane.errors import UsageError
+from keylane.errors import PeerError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+
+    from keylane.delivery.deferred import DeferredConnection
 
 LOCK = "SELECT pg_advisory_xact_lock(7205011)"
 """Keeps others from making the same tables at once."""
-PROCESSED = """
-    CREATE TABLE IF NOT EXISTS keylane_processed (
-        scope text NOT NULL, part integer NOT NULL, at bigint NOT NULL, key text NOT NULL, done_ms bigint NOT NULL,
-        outputs bytea, PRIMARY KEY (scope, part, at, key))"""
-PURGED_TABLE = """
-    CREATE TABLE IF NOT EXISTS keylane_purged (
-        scope text NOT NULL, part integer NOT NULL, below bigint NOT NULL, PRIMARY KEY (scope, part))"""
-TABLES = (LOCK, PROCESSED, PURGED_TABLE)
-
-_THIS = "WHERE scope = %s AND part = %s AND at = %s AND key = %s"
-INSERT = "INSERT INTO keylane_processed VALUES (%s, %s, %s, %s, %s, NULL) ON CONFLICT DO NOTHING"
-OUTPUTS = f"SELECT outputs FROM keylane_processed {_THIS}"
-KEEP = f"UPDATE keylane_processed SET outputs = %s {_THIS}"
-FORGET = f"DELETE FROM keylane_processed {_THIS}"
-PURGED = "SELECT below FROM keylane_purged WHERE scope = %s AND part = %s"
-NOTE_PURGED = (
-    "INSERT INTO keylane_purged VALUES (%s, %s, %s) ON CONFLICT (scope, part) "
-    "DO UPDATE SET below = greatest(keylane_purged.below, excluded.below)"
+COLUMNS = "(scope, part, at, key, done_ms, checksum)"
+CLAIM = f"INSERT INTO keylane_processed {COLUMNS} VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING 1"
+CLAIMS = (
+    f"INSERT INTO keylane_processed {COLUMNS} SELECT %s, part, at, key, %s, checksum FROM "
+    "unnest(%s::int[], %s::bigint[], %s::text[], %s::bigint[]) AS given(part, at, key, checksum) "
+    "ON CONFLICT DO NOTHING RETURNING part, at, key"
 )
-PURGE = "DELETE FROM keylane_processed WHERE scope = %s AND part = %s AND at < %s"
-PURGE_BEFORE = "DELETE FROM keylane_processed WHERE scope = %s AND done_ms < %s"
+"""In the order of the arrays."""
+OF_SOME = "WHERE scope = %s AND (part, at, key) IN (SELECT * FROM unnest(%s::int[], %s::bigint[], %s::text[]))"
+FOUND = f"SELECT part, at, key, outputs, checksum FROM keylane_processed {OF_SOME}"
+KNOWN = f"SELECT part, at, key FROM keylane_processed {OF_SOME}"
+FORGET = f"DELETE FROM keylane_processed {OF_SOME}"
+KEEP = f"UPDATE keylane_processed SET outputs = %s {OF_ONE}"
+PURGED = "SELECT part, below FROM keylane_purged WHERE scope = %s AND part = ANY(%s::int[])"
+LOCKED = " FOR SHARE"
+"""Of `PURGED` where statements of a transaction share one snapshot: a mark that is newer than that is an error."""
+
+IN_TRANSACTION = 2
+"""libpq's PQTRANS_INTRANS."""
+ABSENT = ("42P01", "42703")
+"""SQLSTATE: no such table, no such column."""
+NOT_ALLOWED = ("42501",)
+REPEAT = ("40001", "40P01")
+"""SQLSTATE: could not serialize, deadlock: the same transaction may well succeed."""
+
+
+class Server(NamedTuple):
+    """What was learnt of the server when the store was opened."""
+
+    settings: dict[str, Any]
+    """For each connection."""
+    is_pooled: bool
+    """Whether connections go through a pooler that keeps no settings of a session (PgBouncer)."""
+    shares_snapshot: bool
+    """Whether statements of a transaction share one (repeatable read, serializable)."""
+    idle_timeout_ms: int
+
+    @property
+    def first(self) -> str:
+        """What every transaction begins with; empty for nothing."""
+        return f"SET LOCAL idle_in_transaction_session_timeout = {self.idle_timeout_ms}" if self.is_pooled else ""
+
+    @property
+    def purged(self) -> str:
+        return PURGED + LOCKED if self.shares_snapshot else PURGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,86 +92,182 @@ class PostgresStore:
     idle_timeout_ms: int = 60_000
 
     def open(self) -> OpenPostgres:
-        _, pools = _imported()
-        pool = pools.ConnectionPool(_checked(self.conninfo), **self._settings())
+        psycopg, pools = _imported()
+        server = self._prepared(psycopg)
+        pool = pools.ConnectionPool(_checked(self.conninfo), **self._pooling(server))
         pool.open()
-        opened = OpenPostgres(pool)
-        try:
-            with opened.transaction() as transaction:
-                for statement in TABLES:
-                    transaction.connection.execute(statement)
-        except BaseException:
-            pool.close()
-            raise
-        return opened
+        return OpenPostgres(pool, server)
 
     async def open_async(self) -> AsyncPostgres:
-        _, pools = _imported()
-        pool = pools.AsyncConnectionPool(_checked(self.conninfo), **self._settings())
+        psycopg, pools = _imported()
+        server = self._prepared(psycopg)  # once, at the start: nothing runs on the loop yet
+        pool = pools.AsyncConnectionPool(_checked(self.conninfo), **self._pooling(server))
         await pool.open()
-        opened = AsyncPostgres(pool)
-        try:
-            async with opened.transaction() as transaction:
-                for statement in TABLES:
-                    await transaction.connection.execute(statement)
-        except BaseException:
-            await pool.close()
-            raise
-        return opened
+        return AsyncPostgres(pool, server)
 
-    def _settings(self) -> dict[str, Any]:
-        options = f"-c idle_in_transaction_session_timeout={self.idle_timeout_ms}"
+    def _pooling(self, server: Server) -> dict[str, Any]:
         return {
             "min_size": 1,
             "max_size": self.connections,
             "timeout": self.timeout_ms / 1000,
             "open": False,
-            "kwargs": {"options": options},
+            "kwargs": server.settings,
         }
 
+    def _prepared(self, psycopg: Any) -> Server:
+        """Learn what the server takes, and make what is missing in it."""
+        given = _given_options(psycopg, _checked(self.conninfo))
+        ours = f"-c idle_in_transaction_session_timeout={self.idle_timeout_ms}"
+        settings: dict[str, Any] = {"options": f"{given} {ours}".strip()}
+        try:
+            connection = psycopg.connect(self.conninfo, **settings)
+        except psycopg.OperationalError as error:
+            if "startup parameter" not in str(error):
+                raise
+            _check_pooler(given)
+            settings = {}
+            connection = psycopg.connect(self.conninfo, **settings)
+        with connection:
+            (timeout,) = connection.execute(
+                "SELECT setting FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'"
+            ).fetchone()
+            is_pooled = not settings or timeout != str(self.idle_timeout_ms)
+            if is_pooled:
+                _check_pooler(given)
+                settings = {"prepare_threshold": None}
+            (isolation,) = connection.execute("SHOW transaction_isolation").fetchone()
+            connection.rollback()
+            if is_pooled:
+                connection.prepare_threshold = None
+            _make_tables(psycopg, connection)
+        return Server(settings, is_pooled, isolation != "read committed", self.idle_timeout_ms)
 
-class PostgresTransaction:
+
+class PostgresTransaction(Housekeeping):
     """A transaction on a connection of the pool."""
 
-    def __init__(self, connection: Any) -> None:
+    lock = " FOR UPDATE"
+
+    def __init__(self, connection: Any, server: Server) -> None:
         self.connection = connection
+        self._server = server
+        self._kept: list[tuple[Any, ...]] = []
+        """Outputs, for the end: they travel with COMMIT."""
+
+    def run(self, statement: str, parameters: Sequence[Any] = ()) -> Rows:
+        rows: Rows = self.connection.execute(statement, parameters)
+        return rows
 
     def is_open(self) -> bool:
         return _is_open(self.connection)
 
-    def claim(self, identity: Identity) -> Processed | None:
+    def claim_all(self, checksums: Mapping[Identity, int | None]) -> Mapping[Identity, Processed]:
+        processed: dict[Identity, Processed] = {}
         execute = self.connection.execute
-        if execute(INSERT, (*identity, _now_ms())).rowcount == 0:
-            return _processed(execute(OUTPUTS, identity).fetchone())
-        if identity.offset >= 0 and identity.offset < self.purged_below(identity.scope, identity.partition):
-            execute(FORGET, identity)
-            return Processed()
-        return None
+        for claim in Claim.of(checksums):
+            with _together(self.connection):
+                if self._server.first:
+                    execute(self._server.first)
+                claimed = execute(*claim.insert)
+                purged = execute(*claim.purged(self._server)) if claim.partitions else None
+            fresh = claim.fresh(claimed.fetchall())
+            if len(fresh) < len(claim.identities):
+                processed |= claim.found(execute(*claim.others(fresh)).fetchall())
+            if purged is not None and (late := claim.late(fresh, purged.fetchall())):
+                execute(FORGET, claim.arrays(late))
+                processed |= dict.fromkeys(late, Processed())
+        return processed
 
-    def keep(self, identity: Identity, outputs: bytes) -> None:
-        self.connection.execute(KEEP, (outputs, *identity))
+    def keep_all(self, outputs: Mapping[Identity, bytes]) -> None:
+        self._kept += [(kept, *identity) for identity, kept in outputs.items()]
 
-    def purged_below(self, scope: str, partition: int) -> int:
-        return _below(self.connection.execute(PURGED, (scope, partition)).fetchone())
+    def end(self) -> None:
+        if self._kept:
+            with _together(self.connection):
+                for parameters in self._kept:
+                    self.connection.execute(KEEP, parameters)
+                self.connection.execute("COMMIT")
 
-    def purge(self, scope: str, partition: int, below: int) -> None:
-        self.connection.execute(NOTE_PURGED, (scope, partition, below))
-        self.connection.execute(PURGE, (scope, partition, below))
 
-    def purge_before(self, scope: str, before_ms: int) -> None:
-        self.connection.execute(PURGE_BEFORE, (scope, before_ms))
+class Claim:
+    """Identities of one scope, in their order, as statements and their answers."""
+
+    def __init__(self, scope: str, identities: list[Identity], checksums: Mapping[Identity, int | None]) -> None:
+        self.scope = scope
+        self.identities = identities
+        self._checksums = checksums
+        self.partitions = sorted({one.partition for one in identities if one.offset >= 0})
+
+    @classmethod
+    def of(cls, checksums: Mapping[Identity, int | None]) -> list[Claim]:
+        if len(checksums) == 1:
+            identities = list(checksums)
+            return [cls(identities[0].scope, identities, checksums)]
+        each = groupby(sorted(checksums), attrgetter("scope"))  # sorted: two that claim the same ones do not deadlock
+        return [cls(scope, list(some), checksums) for scope, some in each]
+
+    @property
+    def insert(self) -> tuple[str, tuple[Any, ...]]:
+        now_ms = time.time_ns() // 1_000_000
+        if len(self.identities) == 1:
+            one = self.identities[0]
+            return CLAIM, (*one, now_ms, self._checksums[one])
+        _, *arrays = self.arrays(self.identities)
+        return CLAIMS, (self.scope, now_ms, *arrays, [self._checksums[one] for one in self.identities])
+
+    def purged(self, server: Server) -> tuple[str, tuple[Any, ...]]:
+        return server.purged, (self.scope, self.partitions)
+
+    def fresh(self, rows: list[Any]) -> Collection[Identity]:
+        """Those that were inserted."""
+        if len(rows) == len(self.identities):
+            return self.identities
+        return {Identity(self.scope, *row) for row in rows} if rows and len(rows[0]) > 1 else []
+
+    def others(self, fresh: Collection[Identity]) -> tuple[str, tuple[Any, ...]]:
+        return FOUND, self.arrays([one for one in self.identities if one not in fresh])
+
+    def found(self, rows: list[Any]) -> dict[Identity, Processed]:
+        return {
+            Identity(self.scope, *place): Processed(bytes(outputs or b""), checksum)
+            for *place, outputs, checksum in rows
+        }
+
+    def late(self, fresh: Collection[Identity], rows: list[Any]) -> list[Identity]:
+        """Of the fresh ones, those that others have processed so long ago that it is purged."""
+        below = dict(rows)
+        return [one for one in fresh if 0 <= one.offset < below.get(one.partition, 0)]
+
+    def arrays(self, identities: Collection[Identity]) -> tuple[Any, ...]:
+        return (
+            self.scope,
+            [one.partition for one in identities],
+            [one.offset for one in identities],
+            [one.key for one in identities],
+        )
 
 
 class OpenPostgres:
     """A pool for threads."""
 
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool: Any, server: Server) -> None:
         self._pool = pool
+        self._server = server
 
     @contextmanager
     def transaction(self) -> Iterator[PostgresTransaction]:
         with self._pool.connection() as connection:
-            yield PostgresTransaction(connection)
+            transaction = PostgresTransaction(connection, self._server)
+            yield transaction
+            transaction.end()
+
+    def find(self, identities: Collection[Identity]) -> Collection[Identity]:
+        with self._pool.connection() as connection:
+            return [
+                Identity(one.scope, *row)
+                for one in Claim.of(dict.fromkeys(identities))
+                for row in connection.execute(KNOWN, one.arrays(one.identities)).fetchall()
+            ]
 
     def close(self) -> None:
         self._pool.close()
@@ -147,37 +276,72 @@ class OpenPostgres:
 class AsyncPostgresTransaction:
     """The same on an asyncio loop."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, server: Server) -> None:
         self.connection = connection
+        self._server = server
+        self._kept: list[tuple[Any, ...]] = []
 
     def is_open(self) -> bool:
         return _is_open(self.connection)
 
-    async def claim(self, identity: Identity) -> Processed | None:
+    async def claim_all(self, checksums: Mapping[Identity, int | None]) -> Mapping[Identity, Processed]:
+        processed: dict[Identity, Processed] = {}
         execute = self.connection.execute
-        if (await execute(INSERT, (*identity, _now_ms()))).rowcount == 0:
-            return _processed(await (await execute(OUTPUTS, identity)).fetchone())
-        if identity.offset >= 0:
-            below = await (await execute(PURGED, identity[:2])).fetchone()
-            if identity.offset < _below(below):
-                await execute(FORGET, identity)
-                return Processed()
-        return None
+        task = asyncio.current_task()
+        for claim in Claim.of(checksums):
+            async with _together(self.connection):
+                if self._server.first:
+                    await execute(self._server.first)
+                claimed = await execute(*claim.insert)
+                purged = await execute(*claim.purged(self._server)) if claim.partitions else None
+            fresh = claim.fresh(await claimed.fetchall())
+            if len(fresh) < len(claim.identities):
+                processed |= claim.found(await (await execute(*claim.others(fresh))).fetchall())
+            if purged is not None and (late := claim.late(fresh, await purged.fetchall())):
+                await execute(FORGET, claim.arrays(late))
+                processed |= dict.fromkeys(late, Processed())
+        if task is not None and task.cancelling():  # asyncio.wait_for of Python 3.11 may lose a cancellation
+            raise asyncio.CancelledError
+        return processed
 
-    async def keep(self, identity: Identity, outputs: bytes) -> None:
-        await self.connection.execute(KEEP, (outputs, *identity))
+    async def keep_all(self, outputs: Mapping[Identity, bytes]) -> None:
+        self._kept += [(kept, *identity) for identity, kept in outputs.items()]
+
+    async def end(self) -> None:
+        if self._kept:
+            async with _together(self.connection):
+                for parameters in self._kept:
+                    await self.connection.execute(KEEP, parameters)
+                await self.connection.execute("COMMIT")
 
 
 class AsyncPostgres:
     """A pool for coroutines."""
 
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool: Any, server: Server) -> None:
         self._pool = pool
+        self._server = server
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncPostgresTransaction]:
         async with self._pool.connection() as connection:
-            yield AsyncPostgresTransaction(connection)
+            transaction = AsyncPostgresTransaction(connection, self._server)
+            yield transaction
+            await transaction.end()
+
+    def deferred(self, begin: Callable[[], Awaitable[Any]]) -> DeferredConnection:
+        """What a handler gets whose transaction has not begun."""
+        from keylane.delivery.deferred import DeferredConnection
+
+        return DeferredConnection(begin)
+
+    async def find(self, identities: Collection[Identity]) -> Collection[Identity]:
+        async with self._pool.connection() as connection:
+            return [
+                Identity(one.scope, *row)
+                for one in Claim.of(dict.fromkeys(identities))
+                for row in await (await connection.execute(KNOWN, one.arrays(one.identities))).fetchall()
+            ]
 
     async def close(self) -> None:
         await self._pool.close()
@@ -205,21 +369,55 @@ def _checked(conninfo: str) -> str:
     return conninfo
 
 
+def _given_options(psycopg: Any, conninfo: str) -> str:
+    """What the user has libpq ask of the server: in the address, a service file, or the environment."""
+    given = psycopg.conninfo.conninfo_to_dict(conninfo).get("options")
+    return str(given if given is not None else os.environ.get("PGOPTIONS", ""))
+
+
+def _check_pooler(given: str) -> None:
+    """Raises `UsageError` where a pooler would drop what the user asks for."""
+    if given:
+        raise UsageError(
+            f"PostgresStore: options={given!r} do not reach the server, since a pooler (PgBouncer?) is in between: set "
+            "them there (ALTER ROLE … SET …, or connect_query), or connect to PostgreSQL itself"
+        )
+
+
+def _make_tables(psycopg: Any, connection: Any) -> None:
+    try:
+        for probe in PROBES:
+            connection.execute(probe)
+    except psycopg.Error as error:
+        if error.sqlstate not in ABSENT:
+            raise
+    else:
+        connection.rollback()
+        return
+    connection.rollback()
+    try:
+        for statement in (LOCK, *schema_of("postgresql")):
+            connection.execute(statement)
+        connection.commit()
+    except psycopg.Error as error:
+        if error.sqlstate not in NOT_ALLOWED:
+            raise
+        raise PeerError(
+            f"PostgresStore: its tables are missing, or of an earlier version, and this role may not make them ("
+            f"{error.diag.message_primary}): `keylane store schema` prints the statements for whoever may"
+        ) from error
+
+
+def _together(connection: Any) -> Any:
+    """What is executed in it goes to the server at once, where libpq can do that."""
+    return connection.pipeline() if _has_pipeline() else nullcontext()
+
+
+@cache
+def _has_pipeline() -> bool:
+    psycopg, _ = _imported()
+    return bool(psycopg.Pipeline.is_supported())
+
+
 def _is_open(connection: Any) -> bool:
-    return int(connection.info.transaction_status) == _IN_TRANSACTION
-
-
-_IN_TRANSACTION = 2
-"""libpq's PQTRANS_INTRANS."""
-
-
-def _processed(row: Any) -> Processed:
-    return Processed(bytes(row[0]) if row and row[0] else b"")
-
-
-def _below(row: Any) -> int:
-    return int(row[0]) if row else 0
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return int(connection.info.transaction_status) == IN_TRANSACTION

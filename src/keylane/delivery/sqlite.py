@@ -8,33 +8,36 @@ are synced (`synchronous=FULL`): an offset that is committed to Kafka must not b
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from keylane.delivery.statements import ADD_CHECKSUM, OF_ONE, PROBES, Housekeeping, schema_of
 from keylane.delivery.stores import Identity, Processed
 from keylane.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 
-TABLES = (
-    """
-    CREATE TABLE IF NOT EXISTS keylane_processed (
-        scope TEXT NOT NULL, part INTEGER NOT NULL, at INTEGER NOT NULL, key TEXT NOT NULL, done_ms INTEGER NOT NULL,
-        outputs BLOB, PRIMARY KEY (scope, part, at, key)) WITHOUT ROWID""",
-    """
-    CREATE TABLE IF NOT EXISTS keylane_purged (
-        scope TEXT NOT NULL, part INTEGER NOT NULL, below INTEGER NOT NULL, PRIMARY KEY (scope, part)) WITHOUT ROWID""",
+logger = logging.getLogger("keylane.delivery")
+
+CLAIM = (
+    "INSERT OR IGNORE INTO keylane_processed (scope, part, at, key, done_ms, checksum) VALUES (%s, %s, %s, %s, %s, %s)"
 )
+FOUND = f"SELECT outputs, checksum FROM keylane_processed {OF_ONE}"
+KEEP = f"UPDATE keylane_processed SET outputs = %s {OF_ONE}"
 
 BUSY_S = 0.01
 """Between two tries where SQLite itself does not wait."""
+
+END_S = 1.0
+"""How long an asyncio loop stands still for the end of another transaction of its process."""
 
 _writing: dict[Path, threading.Lock] = {}
 """Of each file, who writes in this process."""
@@ -60,56 +63,45 @@ class SqliteStore:
         return AsyncSqlite(self.open())
 
 
-class SqliteTransaction:
+class SqliteTransaction(Housekeeping):
     """An open transaction on the one connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
 
+    def run(self, statement: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
+        return self.connection.execute(statement.replace("%s", "?"), parameters)
+
     def is_open(self) -> bool:
         return self.connection.in_transaction
 
-    def claim(self, identity: Identity) -> Processed | None:
-        if identity.offset >= 0 and identity.offset < self.purged_below(identity.scope, identity.partition):
-            return Processed()
-        made = self.connection.execute(
-            "INSERT OR IGNORE INTO keylane_processed VALUES (?, ?, ?, ?, ?, NULL)",
-            (*identity, time.time_ns() // 1_000_000),
-        )
-        if made.rowcount:
-            return None
-        found = self.connection.execute(f"SELECT outputs FROM keylane_processed {_THIS}", identity).fetchone()
-        return Processed(found[0] or b"")
+    def claim_all(self, checksums: Mapping[Identity, int | None]) -> Mapping[Identity, Processed]:
+        processed: dict[Identity, Processed] = {}
+        below: dict[tuple[str, int], int] = {}
+        now_ms = time.time_ns() // 1_000_000
+        for one, checksum in checksums.items():
+            if one.offset >= 0:
+                name = (one.scope, one.partition)
+                if name not in below:
+                    below[name] = self.purged_below(*name)
+                if one.offset < below[name]:
+                    processed[one] = Processed()
+                    continue
+            if not self.run(CLAIM, (*one, now_ms, checksum)).rowcount:
+                outputs, kept = self.run(FOUND, one).fetchone()
+                processed[one] = Processed(outputs or b"", kept)
+        return processed
 
-    def keep(self, identity: Identity, outputs: bytes) -> None:
-        self.connection.execute(f"UPDATE keylane_processed SET outputs = ? {_THIS}", (outputs, *identity))
-
-    def purged_below(self, scope: str, partition: int) -> int:
-        found = self.connection.execute(
-            "SELECT below FROM keylane_purged WHERE scope = ? AND part = ?", (scope, partition)
-        ).fetchone()
-        return int(found[0]) if found else 0
-
-    def purge(self, scope: str, partition: int, below: int) -> None:
-        self.connection.execute(
-            "INSERT INTO keylane_purged VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET below = max(below, excluded.below)",
-            (scope, partition, below),
-        )
-        self.connection.execute(
-            "DELETE FROM keylane_processed WHERE scope = ? AND part = ? AND at < ?", (scope, partition, below)
-        )
-
-    def purge_before(self, scope: str, before_ms: int) -> None:
-        self.connection.execute("DELETE FROM keylane_processed WHERE scope = ? AND done_ms < ?", (scope, before_ms))
-
-
-_THIS = "WHERE scope = ? AND part = ? AND at = ? AND key = ?"
+    def keep_all(self, outputs: Mapping[Identity, bytes]) -> None:
+        for identity, kept in outputs.items():
+            self.run(KEEP, (kept, *identity))
 
 
 class OpenSqlite:
     """The connection, and the lock of those that write to its file."""
 
     def __init__(self, store: SqliteStore) -> None:
+        self._timeout_ms = store.timeout_ms
         path = Path(store.path).resolve()
         with _writing_guard:
             self.writing = _writing.setdefault(path, threading.Lock())
@@ -118,9 +110,20 @@ class OpenSqlite:
         )
         self._write_ahead(time.monotonic() + store.timeout_ms / 1000)
         self._connection.execute("PRAGMA synchronous = FULL")
-        with self.transaction():
-            for table in TABLES:
-                self._connection.execute(table)
+        self._make_tables()
+        self._reading = threading.Lock()
+        """Guards the second connection, which reads beside the transaction."""
+        self._reader = sqlite3.connect(path, timeout=store.timeout_ms / 1000, check_same_thread=False)
+
+    def _make_tables(self) -> None:
+        with self.transaction() as transaction:
+            for table in schema_of("sqlite"):
+                transaction.run(table)
+            try:
+                for probe in PROBES:
+                    transaction.run(probe)
+            except sqlite3.OperationalError:  # a table of before there were checksums
+                transaction.run(ADD_CHECKSUM.format(bigint="integer"))
 
     def _write_ahead(self, give_up_at: float) -> None:
         """SQLite waits for nobody here: while another connection writes, or changes the mode as well, it is refused."""
@@ -149,8 +152,16 @@ class OpenSqlite:
             raise
         self.end("COMMIT")
 
-    def begin(self) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
+    def begin(self, wait_ms: int | None = None) -> None:
+        """`wait_ms`: for a transaction of another process, instead of the store's time."""
+        if wait_ms is None:
+            self._connection.execute("BEGIN IMMEDIATE")
+            return
+        self._connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        finally:
+            self._connection.execute(f"PRAGMA busy_timeout = {self._timeout_ms}")
 
     def end(self, how: str) -> None:
         """Commit or roll back; after a commit that fails nothing stays open."""
@@ -166,29 +177,87 @@ class OpenSqlite:
     def connection(self) -> sqlite3.Connection:
         return self._connection
 
+    def find(self, identities: Collection[Identity]) -> Collection[Identity]:
+        with self._reading:
+            known = SqliteTransaction(self._reader)
+            return [one for one in identities if known.run(FOUND, one).fetchone() is not None]
+
     def close(self) -> None:
         with self.writing:
             self._connection.close()
+        with self._reading:
+            self._reader.close()
+
+
+class BusyNowError(BaseException):
+    """The transaction of another coroutine is open, and this one may not wait for it: the loop would stand still."""
 
 
 class AsyncSqlite:
-    """The same for coroutines: what may wait is done on a thread, one at a time."""
+    """The same for coroutines: what may wait is done on threads, one at a time."""
 
     def __init__(self, opened: OpenSqlite) -> None:
         self._opened = opened
         self._turn = asyncio.Lock()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="keylane-sqlite")
+        """Held by who waits for the transaction, until it has ended."""
+        self._is_inside = False
+        """Whether a coroutine is between the begin of its transaction and the end."""
+        self._is_beginning = False
+        """Whether a thread waits for the transaction, for a coroutine that goes on only once the loop does."""
+        self.is_held = False
+        """Whether handlers were seen to wait for something else inside their transactions: then each begins with it."""
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="keylane-sqlite")
+        """One may wait for a transaction that the other one ends."""
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncSqliteTransaction]:
         async with self._turn:
-            await self._on_thread(self._begin, undo=self._give_up)
+            self._is_beginning = True
             try:
+                await self._on_thread(self._begin, undo=self._give_up)
+            finally:
+                self._is_beginning = False
+            async with self._inside():
                 yield AsyncSqliteTransaction(SqliteTransaction(self._opened.connection))
-            except BaseException:
-                await self._on_thread(self._end, "ROLLBACK")
-                raise
-            await self._on_thread(self._end, "COMMIT")
+
+    def begin_now(
+        self, stack: AsyncExitStack, checksums: Mapping[Identity, int | None]
+    ) -> tuple[AsyncSqliteTransaction, Mapping[Identity, Processed]]:
+        """Begin at once, and claim; the transaction ends with `stack`. At most the end of another one is waited for.
+        Raises `BusyNowError`."""
+        if self._is_inside and not self.is_held:
+            self.is_held = True
+            logger.warning(
+                "a handler waits for something while its transaction is open: SQLite has one writer, so that calls run "
+                "one after another from now on; have it wait before it first uses context.transaction"
+            )
+        if self._is_inside or self._is_beginning or not self._opened.writing.acquire(timeout=END_S):
+            raise BusyNowError
+        try:
+            self._opened.begin(wait_ms=0)
+        except sqlite3.OperationalError as error:
+            self._opened.writing.release()
+            raise BusyNowError from error
+        stack.push_async_exit(self._end_of_stack)
+        self._is_inside = True
+        transaction = SqliteTransaction(self._opened.connection)
+        return AsyncSqliteTransaction(transaction), transaction.claim_all(checksums)
+
+    async def wait_until_free(self) -> None:
+        """Until a transaction could begin."""
+        async with self.transaction():
+            pass
+
+    async def _end_of_stack(self, kind: Any, *_: Any) -> None:
+        self._is_inside = False
+        await self._on_thread(self._end, "COMMIT" if kind is None else "ROLLBACK")
+
+    @asynccontextmanager
+    async def _inside(self) -> AsyncIterator[None]:
+        self._is_inside = True
+        async with AsyncExitStack() as stack:
+            stack.push_async_exit(self._end_of_stack)
+            yield
 
     def _begin(self) -> None:
         self._opened.writing.acquire()
@@ -209,18 +278,21 @@ class AsyncSqlite:
 
     async def _on_thread(self, do: Any, *arguments: Any, undo: Any = None) -> None:
         """Whatever happens to the one who waits, `do` comes to its end before the next one has its turn."""
-        running = asyncio.get_running_loop().run_in_executor(self._thread, do, *arguments)
+        running = asyncio.get_running_loop().run_in_executor(self._threads, do, *arguments)
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
             await asyncio.wait([running])
             if undo is not None and running.exception() is None:
-                await asyncio.get_running_loop().run_in_executor(self._thread, undo)
+                await asyncio.get_running_loop().run_in_executor(self._threads, undo)
             raise
+
+    async def find(self, identities: Collection[Identity]) -> Collection[Identity]:
+        return self._opened.find(identities)
 
     async def close(self) -> None:
         await self._on_thread(self._opened.close)
-        self._thread.shutdown()
+        self._threads.shutdown()
 
 
 class AsyncSqliteTransaction:
@@ -231,8 +303,8 @@ class AsyncSqliteTransaction:
         self.connection = transaction.connection
         self.is_open = transaction.is_open
 
-    async def claim(self, identity: Identity) -> Processed | None:
-        return self._transaction.claim(identity)
+    async def claim_all(self, checksums: Mapping[Identity, int | None]) -> Mapping[Identity, Processed]:
+        return self._transaction.claim_all(checksums)
 
-    async def keep(self, identity: Identity, outputs: bytes) -> None:
-        self._transaction.keep(identity, outputs)
+    async def keep_all(self, outputs: Mapping[Identity, bytes]) -> None:
+        self._transaction.keep_all(outputs)

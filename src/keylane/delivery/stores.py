@@ -1,7 +1,7 @@
 """What a store of processing details is: the protocol behind `delivery=ExactlyOnce(...)`, for stores of one's own.
 
 The idea: the handler's effects and the record's identity are in one database transaction, so that both are there or
-neither. A store only keeps identities and gives transactions; when to ask, to skip and to purge is decided by
+neither. A store only keeps what it is given; when to ask, to skip and to purge is decided by
 `keylane.delivery.exactly_once`. `keylane.testing.StoreContract` has the tests that every store must pass.
 """
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
 
@@ -32,6 +33,16 @@ class Processed:
 
     outputs: bytes = b""
     """What was kept with it; empty when there was nothing, or it is purged."""
+    checksum: int | None = None
+    """Of the record that was processed there; None where none was kept, or it is purged."""
+
+
+class Position(NamedTuple):
+    """How far the group was with a partition, by the last commit that the store was told of before it was sent."""
+
+    base: int
+    offset_map: str = ""
+    """As in the metadata of the commit."""
 
 
 class Transaction(Protocol):
@@ -44,15 +55,15 @@ class Transaction(Protocol):
     def is_open(self) -> bool:
         """False when the handler has committed or rolled back by itself."""
 
-    def claim(self, identity: Identity) -> Processed | None:
-        """Note that this record is processed by this transaction. Returns what is known of it when it was processed
-        before, or when its offset is below what was purged; then nothing is noted.
+    def claim_all(self, checksums: Mapping[Identity, int | None]) -> Mapping[Identity, Processed]:
+        """Note that these records are processed by this transaction, each with its checksum. Returns what is known of
+        those that were processed before, or whose offset is below what was purged; of them nothing is noted.
 
-        While another transaction that has claimed it is open, this waits for its end, or raises.
+        While another transaction that has claimed one of them is open, this waits for its end, or raises.
         """
 
-    def keep(self, identity: Identity, outputs: bytes) -> None:
-        """Keep this, of any length, with an identity that was claimed in this transaction: whoever claims it later
+    def keep_all(self, outputs: Mapping[Identity, bytes]) -> None:
+        """Keep these, of any length, with identities that were claimed in this transaction: whoever claims one later
         gets the same bytes."""
 
     def purged_below(self, scope: str, partition: int) -> int:
@@ -65,12 +76,29 @@ class Transaction(Protocol):
         """Forget what was processed before this time, in milliseconds since the epoch: keys and places. Nothing is
         remembered of it."""
 
+    def position(self, scope: str, partition: int) -> Position | None:
+        """What `note_position` has noted last. Nobody else changes it before this transaction has ended."""
+
+    def note_position(self, scope: str, partition: int, position: Position) -> None: ...
+
+    def places(self, scope: str, partition: int, begin: int = 0) -> Mapping[int, int | None]:
+        """The offsets, from `begin` on, of the places that are kept, with their checksums."""
+
+    def count_places(self, scope: str, partition: int, runs: Sequence[tuple[int, int]]) -> int:
+        """How many places are kept in these runs (begin, end), which do not overlap."""
+
+    def scopes(self) -> Collection[str]:
+        """All that a position, or a purge, was noted under."""
+
 
 class OpenStore(Protocol):
     """Connections to a store. Thread safety: any thread."""
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         """Begins a transaction, which commits when the block ends, and rolls back when it raises."""
+
+    def find(self, identities: Collection[Identity]) -> Collection[Identity]:
+        """Those of them that were processed, as far as committed transactions say. Waits for nobody."""
 
     def close(self) -> None: ...
 
@@ -81,14 +109,15 @@ class AsyncTransaction(Protocol):
     @property
     def connection(self) -> Any: ...
     def is_open(self) -> bool: ...
-    async def claim(self, identity: Identity) -> Processed | None: ...
-    async def keep(self, identity: Identity, outputs: bytes) -> None: ...
+    async def claim_all(self, checksums: Mapping[Identity, int | None]) -> Mapping[Identity, Processed]: ...
+    async def keep_all(self, outputs: Mapping[Identity, bytes]) -> None: ...
 
 
 class OpenAsyncStore(Protocol):
     """Connections of one asyncio loop."""
 
     def transaction(self) -> AbstractAsyncContextManager[AsyncTransaction]: ...
+    async def find(self, identities: Collection[Identity]) -> Collection[Identity]: ...
     async def close(self) -> None: ...
 
 

@@ -1,37 +1,62 @@
 """`Transactions`: a function whose effects, and what its items are known by, are in one transaction of a store.
 
-The idea: the function is wrapped. A transaction begins, the item's identity is claimed in it, and the function gets it
-open; of what was claimed by an earlier transaction only what was kept then is given again. So a crash anywhere leaves
-either both or neither. What items are known by, and what is kept of them, says a `Keeping`: of a pipeline's records
+The idea: the function is wrapped. Its transaction begins when it first uses `context.transaction`, so that a slow call
+before that holds no connection, and the item's identity is claimed in it before anything else; of what was claimed by
+an earlier transaction only what was kept then is given again. So a crash anywhere leaves either both or neither. What
+items are known by, and what is kept of them, says a `Keeping`: of a pipeline's records
 (`keylane.delivery.exactly_once`), or of a DataFrame's rows (`keylane.spark`).
 """
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager, contextmanager
+import asyncio
+import random
+import time
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from keylane.delivery.postgres import PostgresStore
-from keylane.delivery.sqlite import SqliteStore
+from keylane.delivery.sqlite import BusyNowError, SqliteStore
 from keylane.delivery.stores import AsyncStore, Identity, Processed, Store
-from keylane.errors import HandlerError, PeerError, UsageError
+from keylane.errors import HandlerError, PeerError, StoreError, UsageError
 from keylane.flow.outcomes import Failure
 from keylane.foreign_errors import line_of
 from keylane.options import ExactlyOnce, takes_context
 from keylane.telling import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
-    from keylane.delivery.stores import OpenAsyncStore, OpenStore, Transaction
+    from keylane.delivery.stores import AsyncTransaction, OpenAsyncStore, OpenStore, Transaction
     from keylane.flow.outcomes import Outcome
     from keylane.options import Flow
     from keylane.records import Context
 
     Handler = Callable[..., Any]
 
-METHODS = ("claim", "is_open", "keep", "purge", "purge_before", "purged_below")
+METHODS = (
+    "claim_all",
+    "count_places",
+    "is_open",
+    "keep_all",
+    "note_position",
+    "places",
+    "position",
+    "purge",
+    "purge_before",
+    "purged_below",
+    "scopes",
+)
 """What every transaction of a store has."""
+
+REPEATS = 10
+"""How often a call is made in a row whose transaction could not be serialized with another one's."""
+REPEAT_S = 0.01
+"""Before the first of them, at most; twice as long before each other one."""
+BUSY_TRIES = 3
+"""How often a coroutine is run that finds another transaction open when it wants its own; then it begins with it."""
+NOT_SERIALIZED = ("40001", "40P01")
+"""SQLSTATE: could not be serialized; a deadlock."""
 
 
 def store_of(store: Store | str) -> Store:
@@ -95,6 +120,15 @@ class Keeping(Protocol):
 
     def identity_of(self, item: Any) -> Identity: ...
 
+    def checksum_of(self, item: Any) -> int | None:
+        """What tells the item from another one at the same place."""
+
+    def is_known(self, identity: Identity) -> bool | None:
+        """Whether it was processed, as of the assignment and by this process since then; None: the store knows."""
+
+    def processed(self, identities: Sequence[Identity]) -> None:
+        """These are processed now: their transaction is committed."""
+
     def outcome(self, result: Outcome) -> tuple[Outcome, bytes]:
         """What the function returned, once it is sure that it can be committed, and what is kept with the identity;
         empty for nothing. Raises for what cannot."""
@@ -104,6 +138,11 @@ class Keeping(Protocol):
 
     def again(self, processed: Processed) -> Outcome:
         """What stands for a call that is not made again. Raises when there is nothing that could."""
+
+
+class ClaimLost(BaseException):
+    """Somebody else has processed the item since the function began with it: no effect of this call may follow. It is
+    no `Exception`, as the function is not to catch it."""
 
 
 class Transactions:
@@ -120,6 +159,20 @@ class Transactions:
         self.handler: Handler = calls.of_batch if flow.batch is not None else calls.of_one
         self.opened: OpenStore
         self.opened_async: OpenAsyncStore
+        self._waiting: set[_Batch] = set()
+
+    @contextmanager
+    def waiting(self, batch: _Batch) -> Iterator[None]:
+        """While a call waits for a connection."""
+        self._waiting.add(batch)
+        try:
+            yield
+        finally:
+            self._waiting.discard(batch)
+
+    def items_that_wait(self) -> list[Any]:
+        """Those of calls that wait for a connection."""
+        return [item for batch in self._waiting.copy() for item in batch.items]
 
     @contextmanager
     def _resource(self) -> Iterator[Any]:
@@ -164,34 +217,73 @@ class _Calls:
         self._handler = handler
 
     def of_one(self, item: Any, context: Context) -> Outcome:
-        identity = self._keeping.identity_of(item)
-        with self._transactions.opened.transaction() as transaction:
-            processed = transaction.claim(identity)
-            if processed is not None:
-                return self._keeping.again(processed)
-            outcome, kept = self._keeping.outcome(self._call(item, context, transaction))
-            _check_open(transaction)
-            if kept:
-                transaction.keep(identity, kept)
-            return outcome
+        (outcome,) = self.of_batch([item], context, _One)
+        return outcome
 
-    def of_batch(self, items: Sequence[Any], context: Context) -> list[Outcome]:
-        batch = _Batch(items, self._keeping)
-        with self._transactions.opened.transaction() as transaction:
-            for identity in batch.to_claim:
-                batch.claimed(identity, transaction.claim(identity))
+    def of_batch(self, items: Sequence[Any], context: Context, kind: type[_Batch] | None = None) -> list[Outcome]:
+        for repeat in range(REPEATS):
+            batch = (kind or _Batch)(items, self._keeping)
+            try:
+                return self._run(batch, context)
+            except Exception as error:
+                if not _may_be_repeated(error) or repeat == REPEATS - 1:
+                    raise
+            time.sleep(_pause_s(repeat))
+        raise AssertionError("a repeat returns, or raises")
+
+    def _run(self, batch: _Batch, context: Context) -> list[Outcome]:
+        known = [batch.is_known(one) for one in batch.identities]
+        if None in known:
+            known = [bool(self._transactions.opened.find(batch.identities))]
+        if not any(known):
+            try:
+                return self._attempt(batch, context, claims_first=False)
+            except ClaimLost:
+                batch.begin_anew()
+        return self._attempt(batch, context, claims_first=True)
+
+    def _attempt(self, batch: _Batch, context: Context, *, claims_first: bool) -> list[Outcome]:
+        with ExitStack() as stack:
+            begun = _Begun(self._transactions, batch, stack)
+            if claims_first:
+                batch.leave_out(begun.begin())
             if batch.fresh:
-                result = self._call(batch.fresh_items, context, transaction)
-                for identity, kept in batch.results(result, transaction):
-                    transaction.keep(identity, kept)
+                context.begin_with(begun.connection)
+                try:
+                    result = self._handler(batch.argument, context)
+                finally:
+                    context.begin_with(None)
+                results = batch.results(result)
+                batch.leave_out(begun.begin())
+                _check_open(begun.transaction)
+                if kept := batch.to_keep(results):
+                    begun.transaction.keep_all(kept)
+        batch.committed()
         return batch.outcomes
 
-    def _call(self, what: Any, context: Context, transaction: Any) -> Any:
-        context.transaction = transaction.connection
-        try:
-            return self._handler(what, context)
-        finally:
-            context.transaction = None
+
+class _Begun:
+    """The transaction of one call, once it has begun."""
+
+    def __init__(self, transactions: Transactions, batch: _Batch, stack: ExitStack) -> None:
+        self._transactions = transactions
+        self._batch = batch
+        self._stack = stack
+        self._processed: Mapping[Identity, Processed] | None = None
+        self.transaction: Transaction
+
+    def begin(self) -> Mapping[Identity, Processed]:
+        """What others have processed of the call's items; all others are claimed."""
+        if self._processed is None:
+            with self._transactions.waiting(self._batch):
+                self.transaction = self._stack.enter_context(self._transactions.opened.transaction())
+                self._processed = self._batch.checked(self.transaction.claim_all(self._batch.checksums))
+        return self._processed
+
+    def connection(self) -> Any:
+        """`context.transaction`. Raises `ClaimLost`."""
+        self._batch.check_claims(self.begin())
+        return self.transaction.connection
 
 
 class _AsyncCalls:
@@ -203,41 +295,112 @@ class _AsyncCalls:
         self._handler = handler
 
     async def of_one(self, item: Any, context: Context) -> Outcome:
-        identity = self._keeping.identity_of(item)
-        async with self._transactions.opened_async.transaction() as transaction:
-            processed = await transaction.claim(identity)
-            if processed is not None:
-                return self._keeping.again(processed)
-            outcome, kept = self._keeping.outcome(await self._call(item, context, transaction))
-            _check_open(transaction)
-            if kept:
-                await transaction.keep(identity, kept)
-            return outcome
+        (outcome,) = await self.of_batch([item], context, _One)
+        return outcome
 
-    async def of_batch(self, items: Sequence[Any], context: Context) -> list[Outcome]:
-        batch = _Batch(items, self._keeping)
-        async with self._transactions.opened_async.transaction() as transaction:
-            for identity in batch.to_claim:
-                batch.claimed(identity, await transaction.claim(identity))
+    async def of_batch(self, items: Sequence[Any], context: Context, kind: type[_Batch] | None = None) -> list[Outcome]:
+        for repeat in range(REPEATS):
+            batch = (kind or _Batch)(items, self._keeping)
+            try:
+                return await self._run(batch, context)
+            except Exception as error:
+                if not _may_be_repeated(error) or repeat == REPEATS - 1:
+                    raise
+            await asyncio.sleep(_pause_s(repeat))
+        raise AssertionError("a repeat returns, or raises")
+
+    async def _run(self, batch: _Batch, context: Context) -> list[Outcome]:
+        opened = self._transactions.opened_async
+        known = [batch.is_known(one) for one in batch.identities]
+        if None in known:
+            known = [bool(await opened.find(batch.identities))]
+        opened_now: Any = opened
+        for _ in range(0 if any(known) else BUSY_TRIES):
+            if not hasattr(opened, "deferred") and (not hasattr(opened, "begin_now") or opened_now.is_held):
+                break
+            try:
+                return await self._attempt(batch, context, claims_first=False)
+            except ClaimLost:
+                batch.begin_anew()
+                break
+            except BusyNowError:
+                batch.begin_anew()
+                await opened_now.wait_until_free()
+        return await self._attempt(batch, context, claims_first=True)
+
+    async def _attempt(self, batch: _Batch, context: Context, *, claims_first: bool) -> list[Outcome]:
+        async with AsyncExitStack() as stack:
+            begun = _AsyncBegun(self._transactions, batch, stack)
+            if claims_first:
+                batch.leave_out(await begun.begin())
             if batch.fresh:
-                result = await self._call(batch.fresh_items, context, transaction)
-                for identity, kept in batch.results(result, transaction):
-                    await transaction.keep(identity, kept)
+                context.begin_with(begun.connection)
+                try:
+                    result = await self._handler(batch.argument, context)
+                finally:
+                    context.begin_with(None)
+                begun.check()
+                results = batch.results(result)
+                batch.leave_out(await begun.begin())
+                _check_open(begun.transaction)
+                if kept := batch.to_keep(results):
+                    await begun.transaction.keep_all(kept)
+        batch.committed()
         return batch.outcomes
 
-    async def _call(self, what: Any, context: Context, transaction: Any) -> Any:
-        context.transaction = transaction.connection
-        try:
-            return await self._handler(what, context)
-        finally:
-            context.transaction = None
+
+class _AsyncBegun:
+    """The same on an asyncio loop."""
+
+    def __init__(self, transactions: Transactions, batch: _Batch, stack: AsyncExitStack) -> None:
+        self._transactions = transactions
+        self._batch = batch
+        self._stack = stack
+        self._processed: Mapping[Identity, Processed] | None = None
+        self._beginning = asyncio.Lock()
+        self._is_busy = False
+        self.transaction: AsyncTransaction
+
+    async def begin(self) -> Mapping[Identity, Processed]:
+        async with self._beginning:  # statements of one handler may run beside each other
+            if self._processed is None:
+                with self._transactions.waiting(self._batch):
+                    transaction = self._transactions.opened_async.transaction()
+                    self.transaction = await self._stack.enter_async_context(transaction)
+                    self._processed = self._batch.checked(await self.transaction.claim_all(self._batch.checksums))
+        return self._processed
+
+    def connection(self) -> Any:
+        """`context.transaction`: what begins the transaction when it is used, where the store has that, or of one
+        that has begun. Raises `ClaimLost`, and `BusyNowError` where one would have to wait for it."""
+        opened: Any = self._transactions.opened_async
+        if self._processed is None and hasattr(opened, "deferred"):
+            return opened.deferred(self._begin_for_handler)
+        if self._processed is None:
+            try:
+                self.transaction, processed = opened.begin_now(self._stack, self._batch.checksums)
+            except BusyNowError:
+                self._is_busy = True
+                raise
+            self._processed = self._batch.checked(processed)
+        self._batch.check_claims(self._processed)
+        return self.transaction.connection
+
+    def check(self) -> None:
+        """The handler has returned. Raises `BusyNowError` where it went on without its transaction."""
+        if self._is_busy:
+            raise BusyNowError
+
+    async def _begin_for_handler(self) -> Any:
+        self._batch.check_claims(await self.begin())
+        return self.transaction.connection
 
 
 class _Batch:
     """Items of one call, in one transaction. Of those with one identity the first is called, for all of them."""
 
     def __init__(self, items: Sequence[Any], keeping: Keeping) -> None:
-        self._items = items
+        self.items = items
         self._keeping = keeping
         try:
             self._identities = [keeping.identity_of(item) for item in items]
@@ -245,44 +408,110 @@ class _Batch:
             if len(items) == 1:
                 raise
             raise HandlerError(f"with an item of its batch that is known by nothing: {error}") from error
+        self.is_known = keeping.is_known
         self._first = {identity: index for index, identity in reversed([*enumerate(self._identities)])}
+        self.checksums = {one: keeping.checksum_of(items[self._first[one]]) for one in sorted(self._first)}
+        """In their order, so that two transactions that claim the same ones do not wait for each other."""
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
         self._made: dict[Identity, Outcome] = {}
-        self.fresh: list[int] = []
+        self._called: list[int] = []
+        self._is_lost = False
+        self.fresh = sorted(self._first.values())
         """Which were not processed before, in their order."""
 
     @property
-    def to_claim(self) -> list[Identity]:
-        """In their order, so that two transactions that claim the same ones do not wait for each other."""
-        return sorted(self._first)
+    def identities(self) -> list[Identity]:
+        """Each once."""
+        return list(self.checksums)
 
-    def claimed(self, identity: Identity, processed: Processed | None) -> None:
-        if processed is None:
-            self.fresh.append(self._first[identity])
-            self.fresh.sort()
-        else:
-            self._made[identity] = self._keeping.again(processed)
+    def checked(self, processed: Mapping[Identity, Processed]) -> Mapping[Identity, Processed]:
+        """Raises `StoreError` where another record was processed at one's place."""
+        for identity, found in processed.items():
+            given = self.checksums[identity]
+            if given is not None and found.checksum is not None and given != found.checksum:
+                raise StoreError(
+                    f"the store has processed another record at partition {identity.partition}, offset "
+                    f"{identity.offset}: the log was cut, restored or copied since then, or is another cluster's: "
+                    "`keylane store check` says which records of this log the store has, and `keylane store forget` "
+                    "makes exactly the others run"
+                )
+        return processed
+
+    def check_claims(self, processed: Mapping[Identity, Processed]) -> None:
+        """The function wants its transaction. Raises `ClaimLost` when an item that it was given is another's."""
+        self._is_lost = any(self._first[one] in self.fresh for one in processed)
+        if self._is_lost:
+            raise ClaimLost
+
+    def leave_out(self, processed: Mapping[Identity, Processed]) -> None:
+        """These were processed before: what was kept of them stands for their calls."""
+        for identity, found in processed.items():
+            if self._first[identity] in self.fresh:
+                self._made[identity] = self._keeping.again(found)
+                self.fresh.remove(self._first[identity])
 
     @property
-    def fresh_items(self) -> list[Any]:
-        return [self._items[index] for index in self.fresh]
+    def argument(self) -> Any:
+        """What the function gets."""
+        self._called = list(self.fresh)
+        return [self.items[index] for index in self._called]
 
-    def results(self, result: Outcome, transaction: Any) -> list[tuple[Identity, bytes]]:
-        """What to keep. One item that fails takes the transaction along, and so the others of its batch: they are
-        tried again each alone."""
-        outcomes = self._keeping.outcomes(result, len(self.fresh))
+    def results(self, result: Outcome) -> list[tuple[Outcome, bytes]]:
+        """What the call came to for each of its items. One that fails takes the transaction along, and so the others of
+        its batch: they are tried again each alone. Raises `ClaimLost` for a function that went on without its items.
+        """
+        if self._is_lost:
+            raise ClaimLost
+        outcomes = list(self._keeping.outcomes(result, len(self._called)))
         if failed := next((one for one, _ in outcomes if isinstance(one, Failure)), None):
-            if len(self._items) == 1 or all(isinstance(one, Failure) for one, _ in outcomes):
+            if len(self.items) == 1 or all(isinstance(one, Failure) for one, _ in outcomes):
                 raise failed.error
             raise HandlerError(f"rolled back with its batch: {failed.error}") from failed.error
-        _check_open(transaction)
-        identities = [self._identities[index] for index in self.fresh]
-        self._made |= zip(identities, (outcome for outcome, _ in outcomes), strict=True)
-        return [(identity, kept) for identity, (_, kept) in zip(identities, outcomes, strict=True) if kept]
+        return outcomes
+
+    def to_keep(self, results: list[tuple[Outcome, bytes]]) -> dict[Identity, bytes]:
+        """What to keep of those that are still this call's."""
+        kept: dict[Identity, bytes] = {}
+        for index, (outcome, data) in zip(self._called, results, strict=True):
+            identity = self._identities[index]
+            if identity not in self._made:
+                self._made[identity] = outcome
+                if data:
+                    kept[identity] = data
+        return kept
+
+    def committed(self) -> None:
+        self._keeping.processed(self.identities)
 
     @property
     def outcomes(self) -> list[Outcome]:
         """One each."""
         return [self._made[identity] for identity in self._identities]
+
+
+class _One(_Batch):
+    """A single item."""
+
+    @property
+    def argument(self) -> Any:
+        self._called = [0]
+        return self.items[0]
+
+    def results(self, result: Outcome) -> list[tuple[Outcome, bytes]]:
+        if self._is_lost:
+            raise ClaimLost
+        return [self._keeping.outcome(result)]
+
+
+def _may_be_repeated(error: BaseException) -> bool:
+    return getattr(error, "sqlstate", None) in NOT_SERIALIZED
+
+
+def _pause_s(repeat: int) -> float:
+    """Of chance, so that two calls do not meet again."""
+    return random.uniform(0, REPEAT_S * 2**repeat)
 
 
 def _check_open(transaction: Any) -> None:

@@ -3,7 +3,7 @@
 The idea: `keylane groups`, `operate` and `dlq` print these reports, as tables or JSON, and `keylane ui` shows them:
 there is no second way to compute anything. `groups` says where groups stand, `members` what members tell, `commands`
 what is sent to them and what came of it, `records` single records, `letters`, `redrive` and `purge` what is dead, and
-how it comes back or goes.
+how it comes back or goes, `stores` what a store of exactly once has.
 """
 
 from __future__ import annotations

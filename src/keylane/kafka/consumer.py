@@ -86,7 +86,8 @@ class KafkaConsumer:
         self._external = isinstance(pipeline.commit, External)
         self._commit_is_on_its_way = False
         self._listener: ConsumerListener | None = None
-        self._check_starts: Callable[[Sequence[Start]], None] = lambda _: None
+        self._check_starts: Callable[[Sequence[Start]], Sequence[Start]] = as_they_are
+        self._before_commit: Callable[[Sequence[Offset]], None] = lambda _: None
         self._epochs = itertools.count(1)
         is_static = "group.instance.id" in pipeline.kafka and pipeline.kafka.get("group.protocol") != "consumer"
         self._instance = InstanceName(self._groups) if is_static and not pipeline.assignment else None
@@ -141,6 +142,7 @@ class KafkaConsumer:
             epochs=self._epochs,
             instance=self._instance,
             check_starts=lambda starts: self._check_starts(starts),
+            before_commit=lambda offsets: self._before_commit(offsets),
         )
         member.on_lost = lambda: self._presence.lost(monotonic())
         return member
@@ -170,10 +172,14 @@ class KafkaConsumer:
         """What this member waits for while it joins its group, or cannot read on; any thread."""
         return self._group_wait.wait or self._fetcher.open_wait.wait
 
-    def check_starts(self, check: Callable[[Sequence[Start]], None]) -> None:
-        """Have `check` called with the starts of partitions before anything of them begins; what it raises ends the
-        consumer. Call it before `subscribe`."""
+    def check_starts(
+        self, check: Callable[[Sequence[Start]], Sequence[Start]], before_commit: Callable[[Sequence[Offset]], None]
+    ) -> None:
+        """Have `check` called with the starts of partitions before anything of them begins, and begin with those that
+        it returns; and `before_commit` before each `commit_now`. What they raise ends the consumer, or keeps the commit
+        from being made. Call it before `subscribe`."""
         self._check_starts = check
+        self._before_commit = before_commit
 
     # --- before joining the group ---
 
@@ -311,6 +317,10 @@ class KafkaConsumer:
         return {
             (one.topic, one.partition): one.offset if one.offset >= 0 else None for one in found if one.error is None
         }
+
+
+def as_they_are(starts: Sequence[Start]) -> Sequence[Start]:
+    return starts
 
 
 def consume_some(client: Consumer, most: int, timeout_s: float) -> list[Any]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from confluent_kafka import KafkaException, TopicPartition
 
 from keylane.consumer.commits import CommitProblem
-from keylane.errors import PeerError
+from keylane.errors import PeerError, StoreError
 from keylane.kafka import exact, exact_transactions
 from keylane.kafka.faults import NO_PARTITION, commit_problem, error_of
 from keylane.kafka.instance_name import is_fenced
@@ -65,6 +65,14 @@ CLOSE_S = 5.0
 """How long closing waits for the client to leave the group. Without a coordinator it would wait a session timeout."""
 
 
+def refused_before(error: PeerError, offsets: Sequence[Offset], faults: Faults) -> dict[tuple[str, int], CommitProblem]:
+    """A commit may not be made, or not now; a store that is not the one ends the run."""
+    is_final = isinstance(error, StoreError)
+    if is_final:
+        faults.fail(error)
+    return dict.fromkeys((one.name for one in offsets), CommitProblem(str(error), fatal=is_final))
+
+
 LEFT = CommitProblem("this member has left the group", moved_on=True)
 
 
@@ -100,12 +108,14 @@ class GroupMember:
         name: str,
         epochs: Iterator[int],
         instance: InstanceName | None,
-        check_starts: Callable[[Sequence[Start]], None],
+        check_starts: Callable[[Sequence[Start]], Sequence[Start]],
+        before_commit: Callable[[Sequence[Offset]], None],
     ) -> None:
         """`commits` are the client's, and end with it. `epochs` numbers the assignments of a consumer, which may come
         to be several members one after the other; `instance` is its name, when it is a static member of the classic
         protocol. `check_starts` is called with the starts of partitions before anything of them begins; what it raises
-        ends the consumer."""
+        ends the consumer. `before_commit` is called with what is going to be committed; what it raises is why it is
+        not."""
         self._client = client
         self._commits = commits
         self._pipeline = pipeline
@@ -115,7 +125,7 @@ class GroupMember:
         self._closing = threading.Event()
         self._membership = Membership(is_by_hand=bool(pipeline.assignment), is_closing=self._closing.is_set)
         self._listener: ConsumerListener | None = None
-        self._check_starts = check_starts
+        self._before_commit = before_commit
         self._patience = patience
         self._logs = logs
         self._instance = instance
@@ -363,8 +373,6 @@ class GroupMember:
         self._commits.settle()  # else what was sent of an earlier assignment can be made after the start was read
         try:
             starts = self._starts_of(action)
-            if starts:
-                self._check_starts(starts)
         except Exception as error:  # the callback cannot fail: the next poll raises it
             starts = []
             self._faults.fail(error)
@@ -417,6 +425,10 @@ class GroupMember:
         self, offsets: Sequence[Offset], timeout_s: float | None = None
     ) -> dict[tuple[str, int], CommitProblem]:
         """Commit, and wait for the answer. Any thread."""
+        try:
+            self._before_commit(offsets)
+        except PeerError as error:
+            return refused_before(error, offsets, self._faults)
         try:
             with self._committing:
                 if self._left:

@@ -25,7 +25,7 @@ from keylane.kafka.log_changes import Reached, changes_of
 from keylane.kafka.logs import ANSWER_S
 from keylane.kafka.moving import check_no_commits_at_brokers
 from keylane.kafka.places import are_apart, for_records
-from keylane.offsets import OffsetMap
+from keylane.offsets import OffsetMap, encode
 from keylane.offsets.edits import replayed, rewritten, standing
 from keylane.pipeline import Commit, External, duration_ms
 
@@ -60,9 +60,10 @@ class Starts:
         patience: Patience,
         commit_now: Callable[[Sequence[Offset]], dict[tuple[str, int], CommitProblem]],
         epochs: Iterator[int],
-        check_starts: Callable[[Sequence[Start]], None],
+        check_starts: Callable[[Sequence[Start]], Sequence[Start]],
     ) -> None:
-        """`check_starts` raises `PeerError` for starts at which nothing may begin."""
+        """`check_starts` raises `PeerError` for starts at which nothing may begin; what it returns has other offsets
+        where a partition is to start elsewhere."""
         self._client = client
         self._pipeline = pipeline
         self._rule = StartRule.of(pipeline)
@@ -94,8 +95,9 @@ class Starts:
             offsets, commit_first = self._rule.resolve(found)
             resolved.append((found, offsets))
             name = (found.topic, found.partition)
-            start = self._start(found, offsets)
             target = targets.get(name)
+            is_new = commit_first or (target is not None and not target.again)
+            start = self._start(found, offsets, is_new=is_new)
             if target is not None and target.again:
                 start, metadata = self._run_again(start, found, target.again)
                 if commit_first or start.offsets != offsets:
@@ -103,11 +105,17 @@ class Starts:
             elif not self._external and (commit_first or target is not None):
                 first.append(_First(*name, offsets))
             starts[name] = start
+        for checked in self._check_starts(list(starts.values())):
+            name = (checked.topic, checked.partition)
+            if checked.offsets is not starts[name].offsets:
+                starts[name] = replace(checked, leader_epoch=-1, is_unchecked=False)  # that was the commit's
+                first = [one for one in first if one.name != name]
+                first.append(_First(*name, checked.offsets, encode(checked.offsets)))
         self._commit(first, starts, give_up_at)
         report_starts(self._rule, resolved)
         return list(starts.values())
 
-    def _start(self, found: Committed, offsets: OffsetMap) -> Start:
+    def _start(self, found: Committed, offsets: OffsetMap, *, is_new: bool) -> Start:
         is_known = found.offset == offsets.base != found.changed_from
         epoch = found.leader_epoch if is_known else -1
         return Start(
@@ -121,6 +129,7 @@ class Starts:
             leader_epoch=epoch,
             is_unchecked=epoch >= 0 and not found.is_checked,
             origin=found.origin,
+            is_new=is_new,
         )
 
     def _commit(self, first: list[_First], starts: dict[tuple[str, int], Start], give_up_at: float) -> None:

@@ -71,6 +71,7 @@ GAUGES = {
     "buffered": "Records polled and not complete",
     "concurrency": "Calls of the handler that may run at once now",
     "stuck": "Handlers in threads that are over handler_timeout_ms, or the coroutine that blocks its loop",
+    "waiting_for_store": "Records whose handlers wait for a connection of the store",
 }
 """Fields of `Snapshot` that come and go."""
 

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 UNSCHEDULED_WARNING_S = 10.0
 """A lane whose job has no task slot for this long is named in the log: it may wait for ever."""
 
-GAUGES = ("concurrency", "in_flight", "handed_over", "unseen", "buffered", "stuck")
+GAUGES = ("concurrency", "in_flight", "handed_over", "unseen", "buffered", "stuck", "waiting_for_store")
 """Numbers of a snapshot that are of now; the others count from the start."""
 
 State = Literal["launching", "connected", "running", "backing off", "removed", "ended"]

@@ -19,10 +19,15 @@ import time
 import uuid
 from typing import Any
 
-from keylane.delivery.stores import AsyncStore, Identity, Processed, Store
+from keylane.delivery.stores import AsyncStore, Identity, Position, Processed, Store, Transaction
 from keylane.delivery.transactions import check_transaction
 
 TABLE = "CREATE TABLE IF NOT EXISTS keylane_contract (scope text, number integer)"
+
+
+def claim(transaction: Transaction, identity: Identity, checksum: int | None = None) -> Processed | None:
+    """Of a single one."""
+    return transaction.claim_all({identity: checksum}).get(identity)
 
 
 class Stop(Exception):  # noqa: N818 - what a block is left with
@@ -58,14 +63,14 @@ class StoreContract:
         one = Identity(scope, 0, 7)
         with opened.transaction() as transaction:
             check_transaction(store, transaction)
-            assert transaction.claim(one) is None
+            assert claim(transaction, one) is None
             self.execute(transaction.connection, scope, 7)
             assert transaction.is_open()
-            transaction.keep(one, b"outputs")
+            transaction.keep_all({one: b"outputs"})
         with opened.transaction() as transaction:
-            assert transaction.claim(one) == Processed(b"outputs")
-            assert transaction.claim(Identity(scope, 1, 7)) is None
-            assert transaction.claim(Identity(scope, 0, 8)) is None
+            assert claim(transaction, one) == Processed(b"outputs")
+            assert claim(transaction, Identity(scope, 1, 7)) is None
+            assert claim(transaction, Identity(scope, 0, 8)) is None
         opened.close()
         assert self.noted(store, scope) == [7]
 
@@ -74,13 +79,13 @@ class StoreContract:
         one = Identity(scope, 0, 7)
         try:
             with opened.transaction() as transaction:
-                transaction.claim(one)
+                claim(transaction, one)
                 self.execute(transaction.connection, scope, 7)
                 raise Stop
         except Stop:
             pass
         with opened.transaction() as transaction:
-            assert transaction.claim(one) is None
+            assert claim(transaction, one) is None
         opened.close()
         assert self.noted(store, scope) == []
 
@@ -91,12 +96,12 @@ class StoreContract:
         def other() -> None:
             begun.wait()
             with opened.transaction() as transaction:
-                answers.append(transaction.claim(one))
+                answers.append(claim(transaction, one))
 
         thread = threading.Thread(target=other)
         thread.start()
         with opened.transaction() as transaction:
-            assert transaction.claim(one) is None
+            assert claim(transaction, one) is None
             begun.set()
             thread.join(0.2)
             assert not answers, "it waits for the end of the first"
@@ -109,15 +114,15 @@ class StoreContract:
         with opened.transaction() as transaction:
             assert transaction.purged_below(scope, 0) == 0
             for offset in range(5):
-                transaction.claim(Identity(scope, 0, offset))
+                claim(transaction, Identity(scope, 0, offset))
         with opened.transaction() as transaction:
             transaction.purge(scope, 0, 3)
             transaction.purge(scope, 0, 2)
         with opened.transaction() as transaction:
             assert transaction.purged_below(scope, 0) == 3
-            claims = [transaction.claim(Identity(scope, 0, offset)) for offset in range(6)]
+            claims = [claim(transaction, Identity(scope, 0, offset)) for offset in range(6)]
             assert [claim is None for claim in claims] == [False, False, False, False, False, True]
-            assert transaction.claim(Identity(scope, 1, 0)) is None, "another partition"
+            assert claim(transaction, Identity(scope, 1, 0)) is None, "another partition"
         opened.close()
 
     def test_outputs_are_kept_as_they_are_each_with_its_identity(self, store: Store) -> None:
@@ -127,23 +132,23 @@ class StoreContract:
         outputs[Identity(scope, -1, -1, "order 7")] = bytes(range(256)) * 8_192
         with opened.transaction() as transaction:
             for one, data in outputs.items():
-                assert transaction.claim(one) is None
+                assert claim(transaction, one) is None
                 if data:
-                    transaction.keep(one, data)
+                    transaction.keep_all({one: data})
         try:
             with opened.transaction() as transaction:
-                transaction.claim(Identity(scope, 0, 4))
-                transaction.keep(Identity(scope, 0, 4), b"rolled back")
+                claim(transaction, Identity(scope, 0, 4))
+                transaction.keep_all({Identity(scope, 0, 4): b"rolled back"})
                 raise Stop
         except Stop:
             pass
         opened.close()
         opened = store.open()
         with opened.transaction() as transaction:
-            assert {one: transaction.claim(one) for one in outputs} == {
+            assert {one: claim(transaction, one) for one in outputs} == {
                 one: Processed(data) for one, data in outputs.items()
             }
-            assert transaction.claim(Identity(scope, 0, 4)) is None
+            assert claim(transaction, Identity(scope, 0, 4)) is None
         opened.close()
 
     def test_places_are_purged_by_their_age_and_nothing_is_remembered(self, store: Store) -> None:
@@ -151,35 +156,71 @@ class StoreContract:
         one = Identity(scope, 3, 7)
         now_ms = time.time_ns() // 1_000_000
         with opened.transaction() as transaction:
-            transaction.claim(one)
+            claim(transaction, one)
             transaction.purge_before(scope, now_ms - 60_000)
-            assert transaction.claim(one) == Processed()
+            assert claim(transaction, one) == Processed()
             transaction.purge_before(f"{scope}/another", now_ms + 60_000)
-            assert transaction.claim(one) == Processed()
+            assert claim(transaction, one) == Processed()
         with opened.transaction() as transaction:
             transaction.purge_before(scope, now_ms + 60_000)
             assert transaction.purged_below(scope, 3) == 0
-            assert transaction.claim(one) is None
+            assert claim(transaction, one) is None
+        opened.close()
+
+    def test_a_checksum_is_kept_with_its_place(self, store: Store) -> None:
+        """By which another record at the same place is told from the one that was processed."""
+        scope, opened = self._ready(store)
+        one, other, key = Identity(scope, 0, 7), Identity(scope, 0, 8), Identity(scope, -1, -1, "order 7")
+        with opened.transaction() as transaction:
+            assert transaction.claim_all({one: 2**63 - 1, other: 0, key: None}) == {}
+        with opened.transaction() as transaction:
+            found = transaction.claim_all({one: 1, other: 1, key: None, Identity(scope, 1, 7): 1})
+            assert {of: found[of].checksum for of in found} == {one: 2**63 - 1, other: 0, key: None}
+            assert transaction.places(scope, 0, 8) == {8: 0}
+            assert transaction.count_places(scope, 0, [(0, 8), (8, 20)]) == 2
+        assert sorted(opened.find([one, key, Identity(scope, 3, 3)])) == sorted([one, key])
+        opened.close()
+
+    def test_some_of_many_were_processed_before(self, store: Store) -> None:
+        scope, opened = self._ready(store)
+        with opened.transaction() as transaction:
+            transaction.claim_all({Identity(scope, 0, offset): offset for offset in range(0, 100, 3)})
+        with opened.transaction() as transaction:
+            found = transaction.claim_all({Identity(scope, offset % 2, offset): offset for offset in range(100)})
+            assert {of.offset for of in found} == set(range(0, 100, 6)), "of partition 0 the even ones"
+        opened.close()
+
+    def test_a_position_is_what_was_noted_last(self, store: Store) -> None:
+        scope, opened = self._ready(store)
+        with opened.transaction() as transaction:
+            assert transaction.position(scope, 0) is None
+            transaction.note_position(scope, 0, Position(7, "map"))
+            transaction.note_position(scope, 0, Position(9))
+            transaction.note_position(scope, 1, Position(3, "map"))
+        with opened.transaction() as transaction:
+            assert transaction.position(scope, 0) == Position(9)
+            assert transaction.position(scope, 1) == Position(3, "map")
+            assert scope in transaction.scopes()
         opened.close()
 
     def test_keys_are_purged_by_their_age(self, store: Store) -> None:
         scope, opened = self._ready(store)
         key = Identity(scope, -1, -1, "order 7")
         with opened.transaction() as transaction:
-            assert transaction.claim(key) is None
+            assert claim(transaction, key) is None
         now_ms = time.time_ns() // 1_000_000
         with opened.transaction() as transaction:
             transaction.purge_before(scope, now_ms - 60_000)
-            assert transaction.claim(key) is not None
+            assert claim(transaction, key) is not None
         with opened.transaction() as transaction:
             transaction.purge_before(scope, now_ms + 60_000)
-            assert transaction.claim(key) is None
+            assert claim(transaction, key) is None
         opened.close()
 
     def test_a_transaction_that_the_handler_ended_is_noticed(self, store: Store) -> None:
         scope, opened = self._ready(store)
         with opened.transaction() as transaction:
-            transaction.claim(Identity(scope, 0, 7))
+            claim(transaction, Identity(scope, 0, 7))
             transaction.connection.rollback()
             assert not transaction.is_open()
         opened.close()
@@ -203,12 +244,12 @@ class StoreContract:
 
         async def claims(how: str) -> Processed | None:
             async with opened.transaction() as transaction:
-                found = await transaction.claim(one)
+                found = (await transaction.claim_all({one: 5})).get(one)
                 if found is None:
                     done = self.execute(transaction.connection, scope, 7)
                     if inspect.isawaitable(done):
                         await done
-                    await transaction.keep(one, b"outputs")
+                    await transaction.keep_all({one: b"outputs"})
                     await asyncio.sleep(0.02)
                     if how == "raises":
                         raise Stop
@@ -220,7 +261,7 @@ class StoreContract:
         first = await asyncio.gather(waiting, claims("raises"), return_exceptions=True)
         assert [type(one) for one in first] == [asyncio.CancelledError, Stop]
         done = await asyncio.gather(*(claims("commits") for _ in range(5)))
-        assert sorted(done, key=str) == [None, *[Processed(b"outputs")] * 4]
+        assert sorted(done, key=str) == [None, *[Processed(b"outputs", 5)] * 4]
         await opened.close()
 
     def _ready(self, store: Store) -> tuple[str, Any]:

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
+import threading
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from keylane import Fatal, HandlerError, Output, ParallelConsumer, PeerError, Pipeline, Retries, Skip, UsageError
+from keylane import (
+    Context,
+    Fatal,
+    HandlerError,
+    Output,
+    ParallelConsumer,
+    PeerError,
+    Pipeline,
+    Record,
+    Retries,
+    Skip,
+    UsageError,
+)
 from keylane.consumer.start import Start
+from keylane.consumer.work import Work, WorkRecord, with_waiting_for_store
 from keylane.delivery import SqliteStore
 from keylane.delivery import exactly_once as module
 from keylane.delivery.exactly_once import Once
 from keylane.delivery.sqlite import SqliteTransaction
 from keylane.delivery.stores import Identity
-from keylane.offsets import OffsetMap
-from keylane.options import Batch, ExactlyOnce, Processes
+from keylane.errors import StoreError
+from keylane.offsets import OffsetMap, encode
+from keylane.options import Batch, ExactlyOnce, Processes, Threads
 from kit.fakes import FakeBroker, FakeEngine
 from kit.stage import until
 
@@ -26,6 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 T0 = ("t", 0)
+ONCE = ("store", "identity", "retention_ms", "scope", "unseen_commits")
 KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
 
 
@@ -47,9 +64,7 @@ class Replays:
             "offset_reset": "earliest",
             "retries": Retries(max_attempts=2, delay_ms=0, max_delay_ms=0),
         }
-        once: dict[str, Any] = {
-            name: options.pop(name) for name in ("store", "identity", "retention_ms") if name in options
-        }
+        once: dict[str, Any] = {name: options.pop(name) for name in ONCE if name in options}
         delivery = ExactlyOnce(**({"store": self.store} | once))
         return Pipeline(handler=handler, **(made | {"delivery": delivery} | options))
 
@@ -67,11 +82,14 @@ class Replays:
         self.broker.committed[T0] = (base, "")
         once = Once(self.pipeline(handler, **options), "cluster", lambda topic: f"id of {topic}")
         once.check([Start("t", 0, 1, OffsetMap(base), 0, 10)])
+        self.broker.before_commit = once.before_commit
         return once
 
     def identities(self) -> int:
         with sqlite3.connect(self.store.path) as connection:
-            return int(connection.execute("SELECT count(*) FROM keylane_processed").fetchone()[0])
+            purged = "SELECT coalesce(max(below), 0) FROM keylane_purged"  # below it samples stay
+            select = f"SELECT count(*) FROM keylane_processed WHERE at < 0 OR at >= ({purged})"
+            return int(connection.execute(select).fetchone()[0])
 
     def effects(self) -> list[int]:
         with sqlite3.connect(self.store.path) as connection:
@@ -231,7 +249,7 @@ def test_what_others_committed_is_purged_at_the_end(tmp_path: Path) -> None:
     opened = replays.store.open()
     with opened.transaction() as transaction:
         for offset in range(8):
-            assert transaction.claim(Identity(killed.identities.scope("t"), 0, offset)) is None
+            assert not transaction.claim_all({Identity(killed.identities.scope("t"), 0, offset): None})
     opened.close()
     Once(pipeline, "cluster", topic_id, group_committed).close()
     assert replays.identities() == 2, "those at and above the committed offset may be asked for again"
@@ -244,7 +262,7 @@ def test_an_end_without_a_broker_purges_what_is_known(tmp_path: Path, caplog: py
     def group_committed() -> dict[tuple[str, int], int]:
         raise PeerError("no broker answered")
 
-    once = Once(replays.pipeline(note), "cluster", str, group_committed)
+    once = Once(replays.pipeline(note, unseen_commits="accept"), "cluster", str, group_committed)
     once.check([Start("t", 0, 1, OffsetMap(3), 0, 10)])
     with replays.store.open().transaction() as transaction:
         assert transaction.purged_below(once.identities.scope("t"), 0) == 0
@@ -324,3 +342,294 @@ def test_what_cannot_hold_is_refused(replays: Replays, options: dict[str, Any], 
 def test_a_stream_is_refused(replays: Replays) -> None:
     with pytest.raises(UsageError, match="read the results from the database"):
         ParallelConsumer(replays.pipeline(note)).stream()
+
+
+# --- a log, a store or a cluster that is another one ---
+
+
+def change_records(replays: Replays, offsets: range) -> None:
+    """As after the broker's folder was restored, and producers went on."""
+    log = replays.broker.logs[T0]
+    log[offsets.start :] = []
+    replays.broker.append(T0, [(b"another", b"%d" % offset) for offset in offsets])
+
+
+@pytest.mark.parametrize(
+    ("handler", "batch"), [(note, None), (note_async, None), (note_batch, Batch(4)), (note_batch_async, Batch(4))]
+)
+def test_another_record_at_the_same_place_ends_the_run(
+    replays: Replays, handler: Callable[..., Any], batch: Batch | None
+) -> None:
+    assert replays.run(handler, batch=batch) is None
+    change_records(replays, range(6, 10))
+    failure = replays.run(handler, batch=batch, on_exhausted=Skip())
+    assert isinstance(failure, HandlerError)
+    assert isinstance(failure.__cause__, StoreError)
+    assert "another record at partition 0, offset " in str(failure)
+    assert "keylane store forget" in str(failure)
+    assert replays.effects() == list(range(10))
+
+
+def test_places_without_a_checksum_are_those_of_before_and_count(replays: Replays) -> None:
+    assert replays.run(note) is None
+    with sqlite3.connect(replays.store.path) as connection:
+        connection.execute("UPDATE keylane_processed SET checksum = NULL")
+    change_records(replays, range(6, 10))
+    assert replays.run(note) is None
+    assert replays.effects() == list(range(10))
+
+
+def test_tables_of_before_there_were_checksums_go_on(tmp_path: Path) -> None:
+    replays = Replays(tmp_path)
+    with sqlite3.connect(replays.store.path) as connection:
+        connection.execute(
+            "CREATE TABLE keylane_processed (scope TEXT NOT NULL, part INTEGER NOT NULL, at INTEGER NOT NULL, "
+            "key TEXT NOT NULL, done_ms INTEGER NOT NULL, outputs BLOB, PRIMARY KEY (scope, part, at, key)) "
+            "WITHOUT ROWID"
+        )
+        connection.execute(
+            "CREATE TABLE keylane_purged (scope TEXT, part INTEGER, below INTEGER, PRIMARY KEY (scope, part))"
+        )
+        connection.execute("INSERT INTO keylane_processed VALUES ('cluster/g/t/id of t', 0, 4, '', 1, NULL)")
+        connection.execute("INSERT INTO keylane_purged VALUES ('cluster/g/t/id of t', 0, 3)")
+    assert replays.run(note, base=3) is None
+    assert replays.effects() == [3, 5, 6, 7, 8, 9]
+
+
+def empty(replays: Replays) -> None:
+    with sqlite3.connect(replays.store.path) as connection:
+        for table in ("effects", "keylane_processed", "keylane_purged", "keylane_positions"):
+            connection.execute(f"DELETE FROM {table}")
+
+
+def test_a_store_that_was_emptied_is_refused_and_both_ways_out_hold(tmp_path: Path) -> None:
+    replays = Replays(tmp_path)
+    assert replays.run(note) is None
+    empty(replays)
+    with pytest.raises(StoreError, match=r"has 10 offsets of t-0 complete, from 0 on, that this store has not seen"):
+        replays.once(note, base=10)
+    assert replays.effects() == []
+    once = replays.once(note, base=10, unseen_commits="rewind")
+    (start,) = once.check([Start("t", 0, 1, OffsetMap(10), 0, 10)])
+    assert start.offsets == OffsetMap(0)
+    once.close()
+    empty(replays)
+    once = replays.once(note, base=10, unseen_commits="accept")
+    once.close()
+    replays.once(note, base=10).close()  # what was accepted once is known
+
+
+def test_a_store_that_was_restored_is_refused_and_runs_what_it_has_not(tmp_path: Path) -> None:
+    replays = Replays(tmp_path)
+    backup = tmp_path / "backup"
+    log, replays.broker.logs[T0] = replays.broker.logs[T0], replays.broker.logs[T0][:6]
+    once = replays.once(note)
+    with FakeEngine(once.pipeline, replays.broker, ending_offsets={T0: 6}) as engine:
+        assert engine.loop.ended.wait(30)
+    once.close()
+    shutil.copy(replays.store.path, backup)
+    replays.broker.logs[T0] = log
+    assert replays.run(note, base=6) is None
+    for file in tmp_path.glob("effects.db*"):
+        file.unlink()
+    shutil.copy(backup, replays.store.path)
+    with pytest.raises(StoreError, match=r"has 4 offsets of t-0 complete, from 6 on, that this store has not seen"):
+        replays.once(note, base=10)
+    (start,) = replays.once(note, base=6).check([Start("t", 0, 1, OffsetMap(6), 0, 10)])
+    assert start.offsets.base == 6
+    assert replays.run(note, base=6, unseen_commits="rewind") is None
+    assert replays.effects() == list(range(10))
+
+
+def test_what_is_complete_above_the_committed_offset_counts_as_well(tmp_path: Path) -> None:
+    replays = Replays(tmp_path)
+    once = replays.once(note)
+    once.before_commit([Commit(T0, 2, encode(OffsetMap(2, [2, 5], 7)))])
+    once.check([Start("t", 0, 1, OffsetMap(2, [2, 5], 7), 0, 10)])
+    with pytest.raises(StoreError, match="has 1 offsets of t-0 complete, from 5 on"):
+        once.check([Start("t", 0, 1, OffsetMap(2, [2], 7), 0, 10)])
+    once.close()
+
+
+class Commit(NamedTuple):
+    name: tuple[str, int]
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+def test_a_store_that_goes_back_under_a_member_is_noticed_before_the_next_commit(tmp_path: Path) -> None:
+    """A fail-over to a replica that was behind: what the group has not committed must not be committed."""
+    replays = Replays(tmp_path)
+    once = replays.once(note)
+    once.before_commit([Commit(T0, 0)])
+    call(once, replays, range(4))
+    with sqlite3.connect(replays.store.path) as connection:
+        connection.execute("DELETE FROM keylane_processed WHERE at = 2")
+    with pytest.raises(StoreError, match="has lost 1 of 4 records from offset 0 on that this member had processed"):
+        once.before_commit([Commit(T0, 4)])
+    with sqlite3.connect(replays.store.path) as connection:
+        connection.execute("DELETE FROM keylane_positions")
+    with pytest.raises(StoreError, match="has lost what it had seen of the group's commits"):
+        once.before_commit([Commit(T0, 4)])
+    once.close()
+
+
+def test_what_another_member_has_purged_is_not_lost(tmp_path: Path) -> None:
+    """This one was slow to hear that the partition is another's; the coordinator refuses its commit."""
+    replays = Replays(tmp_path)
+    once = replays.once(note)
+    call(once, replays, range(4))
+    opened = replays.store.open()
+    with opened.transaction() as transaction:
+        transaction.purge(once.identities.scope("t"), 0, 3)
+    opened.close()
+    once.before_commit([Commit(T0, 4)])
+    once.close()
+
+
+def call(once: Once, replays: Replays, offsets: range) -> None:
+    """Have the handler run, as workers do."""
+    assert once.pipeline.resource is not None
+    with once.pipeline.resource() as resource:
+        for offset in offsets:
+            handler: Any = once.pipeline.handler
+            handler(Record(replays.broker.logs[T0][offset]), Context(resource))
+
+
+def test_a_group_that_is_known_under_another_cluster_is_refused(tmp_path: Path) -> None:
+    replays = Replays(tmp_path)
+    assert replays.run(note) is None
+    for options in ({}, {"unseen_commits": "accept"}):
+        once = Once(replays.pipeline(note, **options), "mirror", lambda topic: f"id of {topic}")
+        start = Start("t", 0, 1, OffsetMap(0), 0, 10, is_new=True)
+        if options:
+            assert once.check([start]) == [start]
+        else:
+            with pytest.raises(StoreError, match=r"topic 't' of cluster 'cluster', and this is cluster 'mirror'"):
+                once.check([start])
+        once.close()
+    replays.once(note, base=10).close()
+
+
+def test_a_scope_holds_over_clusters(tmp_path: Path) -> None:
+    replays = Replays(tmp_path)
+    options: dict[str, Any] = {"scope": "shop", "identity": lambda record: b"%d" % record.offset}
+    assert replays.run(note, **options) is None
+    for scope, effects in (("shop", 10), ("another", 20)):
+        mirror = Once(replays.pipeline(note, **(options | {"scope": scope})), "mirror", str)
+        mirror.check([Start("t", 0, 1, OffsetMap(0), 0, 10, is_new=True)])
+        call(mirror, replays, range(10))
+        mirror.close()
+        assert len(replays.effects()) == effects
+
+
+# --- when the transaction begins ---
+
+
+def test_a_slow_call_before_the_transaction_holds_nobody(replays: Replays) -> None:
+    """All of them are in it at once, on the store that has one writer."""
+    together = threading.Barrier(10)
+
+    def handler(record: Any, context: Any) -> None:
+        together.wait(30)
+        note(record, context)
+
+    assert replays.run(handler, ordering="unordered", workers=Threads(10), max_concurrency=10) is None
+    assert replays.effects() == list(range(10))
+
+
+def test_a_slow_call_of_a_coroutine_holds_nobody(replays: Replays) -> None:
+    begun: list[int] = []
+    all_have_begun = asyncio.Event()
+
+    async def handler(record: Any, context: Any) -> None:
+        begun.append(record.offset)
+        if len(begun) == 10:
+            all_have_begun.set()
+        await all_have_begun.wait()
+        note(record, context)
+
+    assert replays.run(handler, ordering="unordered", max_concurrency=10) is None
+    assert replays.effects() == list(range(10))
+    assert len(begun) == 10, "each is called once"
+
+
+def test_a_handler_that_needs_no_transaction_is_noted_all_the_same(replays: Replays) -> None:
+    called = []
+    for _ in range(2):
+        assert replays.run(lambda record: called.append(record.offset)) is None
+    assert sorted(called) == list(range(10))
+
+
+@pytest.mark.parametrize("swallows", [False, True])
+def test_a_claim_that_was_lost_meanwhile_runs_no_second_effect(replays: Replays, swallows: bool) -> None:
+    """A member that was slow, and its successor, which has processed the record in the meantime."""
+
+    def slow(record: Any, context: Any) -> Output | None:
+        if len(other) < 1:
+            other.append(True)
+            call(successor, replays, range(10))
+        try:
+            return note(record, context)
+        except BaseException:
+            if not swallows:
+                raise
+            return None
+
+    other: list[bool] = []
+    successor = replays.once(note)
+    assert replays.run(slow) is None
+    successor.close()
+    assert replays.effects() == list(range(10))
+    assert len(replays.outputs) == 10, "what was kept is produced"
+
+
+def test_of_a_batch_that_lost_a_claim_the_others_run(replays: Replays) -> None:
+    sizes: list[int] = []
+
+    def handler(records: Any, context: Any) -> None:
+        if not sizes:
+            call(successor, replays, range(3))
+        sizes.append(len(records))
+        note_batch(records, context)
+
+    successor = replays.once(note)
+    assert replays.run(handler, batch=Batch(10), ordering="unordered") is None
+    successor.close()
+    assert replays.effects() == list(range(10))
+    assert sizes == [10, 7]
+
+
+def test_a_coroutine_that_waits_inside_its_transaction_is_let_through_one_after_another(
+    replays: Replays, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handler(record: Any, context: Any) -> None:
+        note(record, context)
+        await asyncio.sleep(0.002)
+        context.transaction.execute("SELECT 1")
+
+    assert replays.run(handler, ordering="unordered", max_concurrency=10) is None
+    assert replays.effects() == list(range(10))
+    assert "have it wait before it first uses context.transaction" in caplog.text
+
+
+def test_a_handler_that_waits_for_a_connection_is_told(tmp_path: Path) -> None:
+    """And one that runs and does not wait is not."""
+    replays = Replays(tmp_path)
+    once = replays.once(note)
+    opened, handler = replays.store.open(), once.pipeline.handler
+    thread = threading.Thread(target=handler, args=(Record(replays.broker.logs[T0][0]), Context()))
+    assert once.pipeline.resource is not None
+    with once.pipeline.resource():
+        with opened.transaction():
+            thread.start()
+            until(lambda: once.places_that_wait() == {("t", 0, 0)}, "it waits for the transaction of another")
+            runs = [WorkRecord("t", 0, offset, "running", 1, 5, None, 0, None) for offset in (0, 1)]
+            shown = with_waiting_for_store(Work(in_hand=tuple(runs)), once.places_that_wait())
+            assert [one.why for one in shown.in_hand] == ["store", "running"]
+        thread.join()
+    assert once.places_that_wait() == set()
+    assert replays.effects() == [0]
+    opened.close()
+    once.close()

@@ -104,7 +104,7 @@ class World:
         self.epoch = 0
         self.revoking = Revoking([])
         self.faults = Faults()
-        self.check_starts = Mock()
+        self.resolve_error: Exception | None = None
         self.client = Client(self.told, self.topics)
         anything: Any = self
         kafka = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
@@ -124,7 +124,8 @@ class World:
                 name="m",
                 epochs=iter(()),
                 instance=None,
-                check_starts=self.check_starts,
+                check_starts=lambda starts: starts,
+                before_commit=lambda _: None,
             )
 
     def give(self, *names: tuple[str, int]) -> None:
@@ -149,6 +150,8 @@ class World:
         for topic, _ in names:
             if topic not in self.topics:
                 raise MissingError("the log cannot be read", topic)
+        if self.resolve_error is not None:
+            raise self.resolve_error
         self.epoch += 1
         offsets = {name: targets.get(name, Target(0)).offset or 0 for name in names}
         return [
@@ -333,7 +336,7 @@ def test_a_deleted_topic_is_looked_for_and_begins_again(world: World, monkeypatc
 
 
 def test_what_a_start_raises_ends_the_consumer_and_not_the_callback(world: World) -> None:
-    world.check_starts.side_effect = ValueError("these starts")
+    world.resolve_error = ValueError("these starts")
     world.give(T0)
     assert world.told == [("client", "incremental_assign")]
     with pytest.raises(ValueError, match="these starts"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,8 @@ class World:
     def resolve(self) -> list[Start]:
         return self.starts.resolved([T0])
 
-    def _check(self, starts: Sequence[Start]) -> None: ...
+    def _check(self, starts: Sequence[Start]) -> Sequence[Start]:
+        return starts
 
     # --- the coordinator and the log ---
 
@@ -164,7 +166,9 @@ def test_a_start_that_is_kept_elsewhere_may_have_a_map(monkeypatch: pytest.Monke
     anything: Any = world
     options: Any = ELSEWHERE
     pipeline = Pipeline(kafka=KAFKA, handler=print, topics=["t"], **options)
-    [start] = Starts(anything, pipeline, anything, anything, world.commit, count(), lambda _: None).resolved([T0])
+    [start] = Starts(anything, pipeline, anything, anything, world.commit, count(), lambda starts: starts).resolved(
+        [T0]
+    )
     assert start.offsets == KEPT
 
 
@@ -255,10 +259,25 @@ def test_a_map_that_could_grow_too_large_is_not_committed(monkeypatch: pytest.Mo
 
 def test_who_keeps_what_was_processed_may_refuse_that_it_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
     class Refusing(Replayed):
-        def _check(self, starts: Sequence[Start]) -> None:
-            raise PeerError(f"what was processed below 5 is purged: {starts[0].offsets.base}")
+        def _check(self, starts: Sequence[Start]) -> Sequence[Start]:
+            if starts[0].offsets.base < 5:
+                raise PeerError(f"what was processed below 5 is purged: {starts[0].offsets.base}")
+            return starts
 
     world = Refusing(monkeypatch)
     start = world.again(3)
     assert (start.offsets, start.not_sought) == (HAD, "what was processed below 5 is purged: 3")
     assert world.sent == []
+
+
+def test_who_keeps_what_was_processed_may_have_it_start_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the group's offset goes there first, as with every start that is not what the group has committed."""
+
+    class Rewinding(Replayed):
+        def _check(self, starts: Sequence[Start]) -> Sequence[Start]:
+            return [replace(one, offsets=OffsetMap(2, [3], 4)) for one in starts]
+
+    world = Rewinding(monkeypatch)
+    (start,) = world.starts.resolved([T0])
+    assert start.offsets == OffsetMap(2, [3], 4)
+    assert world.sent == [(2, encode(start.offsets))]

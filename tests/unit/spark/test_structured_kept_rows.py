@@ -96,7 +96,9 @@ class Tasks:
         return [number for (number,) in self.select("SELECT number FROM effects ORDER BY number")]
 
     def kept(self) -> int:
-        return int(self.select("SELECT count(*) FROM keylane_processed")[0][0])
+        """Beside the samples of what is purged."""
+        select = "SELECT count(*) FROM keylane_processed LEFT JOIN keylane_purged USING (scope, part) "
+        return int(self.select(f"{select} WHERE at < 0 OR at >= coalesce(below, 0)")[0][0])
 
     def select(self, text: str) -> list[Any]:
         with closing(sqlite3.connect(self.store)) as database:
@@ -382,13 +384,17 @@ class NoOutputs:
         @contextmanager
         def transaction() -> Iterator[Any]:
             with opened.transaction() as begun:
-                yield SimpleNamespace(claim=begun.claim, is_open=begun.is_open, purge=begun.purge)
+                yield SimpleNamespace(claim_all=begun.claim_all, is_open=begun.is_open, purge=begun.purge)
 
         return SimpleNamespace(transaction=transaction, close=opened.close)
 
 
 def test_a_store_that_cannot_keep_outputs_is_refused_by_name(tasks: Tasks) -> None:
-    with pytest.raises(kl.UsageError, match="a transaction of NoOutputs has no keep, purge_before, purged_below: "):
+    with pytest.raises(
+        kl.UsageError,
+        match="a transaction of NoOutputs has no count_places, keep_all, note_position, places, "
+        "position, purge_before, purged_below, scopes: ",
+    ):
         tasks.run(tasks.step(store=NoOutputs(tasks.store)))
     assert tasks.effects() == []
     with pytest.raises(kl.UsageError, match="NoOutputs has no open_async"):
@@ -396,7 +402,7 @@ def test_a_store_that_cannot_keep_outputs_is_refused_by_name(tasks: Tasks) -> No
 
 
 def test_a_store_that_forgets_outputs_is_noticed(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SqliteTransaction, "keep", lambda *_: None)
+    monkeypatch.setattr(SqliteTransaction, "keep_all", lambda *_: None)
     tasks.run(tasks.step())
     with pytest.raises(kl.HandlerError, match="or a store that keeps nothing"):
         tasks.run(tasks.step())

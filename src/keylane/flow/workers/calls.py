@@ -13,10 +13,10 @@ from queue import Empty
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from keylane.errors import HandlerError, InternalError, KeylaneError
+from keylane.errors import HandlerError, InternalError, KeylaneError, StoreError
 from keylane.flow.items import sources_of
 from keylane.flow.outcomes import NOT_RUN, Failure, Later
-from keylane.foreign_errors import is_final, line_of
+from keylane.foreign_errors import is_final, is_one_of, line_of
 from keylane.telling import number_or_kind
 
 if TYPE_CHECKING:
@@ -106,8 +106,9 @@ def give_outcomes(items: Sequence[Item], outcomes: Sequence[Outcome]) -> None:
 
 
 def failure_of(error: BaseException, places: Sequence[Place] = ()) -> Failure:
-    """What an exception from the function means: a wrong use of keylane is not mended by another attempt."""
-    return Failure(error, final=is_final(error), places=places)
+    """What an exception from the function means: a wrong use of keylane is not mended by another attempt, and a store
+    that is not the one ends the run."""
+    return Failure(error, final=is_final(error), halts=is_one_of(error, StoreError), places=places)
 
 
 def as_told(error: BaseException) -> BaseException:

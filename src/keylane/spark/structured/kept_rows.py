@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -33,7 +34,7 @@ from keylane.spark.structured.settled import Settled
 from keylane.spark.structured.values import arrow_schema, to_python
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, Row
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
 
 RUN_ID = "spark.jobGroup.id"
 """The local property under which Spark names the run of a query to its tasks."""
+
+TIMESTAMP = "timestamp"
+"""The source's column."""
 
 TURNS = 10
 """Without batches: how often it is purged in the time for which identities are kept."""
@@ -144,6 +148,19 @@ class KeptRows:
             raise UsageError("ExactlyOnce: a row without a topic, a partition or an offset: give identity=…")
         topic, partition, offset = place
         return Identity(self._scope_of(topic), partition, offset)
+
+    def checksum_of(self, row: Row) -> int | None:
+        """Its timestamp, where the frame has it: the one thing of a record that steps before this one leave alone."""
+        if self._once.identity is not None or TIMESTAMP not in row or not isinstance(row[TIMESTAMP], datetime):
+            return None
+        seen: datetime = row[TIMESTAMP]
+        return round(seen.timestamp() * 1_000_000) & 0x7FFF_FFFF_FFFF_FFFF
+
+    def is_known(self, identity: Identity) -> bool | None:
+        """The store knows: a task has no rows of its own, that it would have read about."""
+
+    def processed(self, identities: Sequence[Identity]) -> None:
+        """Spark's checkpoint remembers."""
 
     def outcome(self, result: Outcome) -> tuple[list[Values], bytes]:
         try:

@@ -1,0 +1,95 @@
+"""Checksums of records, and a log held against those that a store has kept: which of its records the store has not.
+
+The idea: a log only grows at its end. Where it is another one than it was (cut, restored, copied), it is the same up to
+some offset, and another one behind it. So one record that is what it was proves all before it, and of purged places a
+sample here and there does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from keylane.delivery.positions import map_of, unseen
+from keylane.offsets import OffsetMap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from keylane.delivery.stores import Position
+
+
+ABSENT = -1
+"""No checksum: checksums are not negative."""
+
+
+def checksum(key: bytes | None, value: bytes | None, timestamp_ms: int) -> int:
+    """A CRC of key and value, and the timestamp's low bits: 63 bits."""
+    seed = -1 if key is None else len(key)
+    crc = crc32(value or b"", crc32(key or b"", (2 * seed + (value is None)) & 0xFFFF_FFFF))
+    return (timestamp_ms & 0x7FFF_FFFF) << 32 | crc
+
+
+@dataclass(slots=True)
+class Kept:
+    """What a store has of one partition, and what the group has committed of it."""
+
+    places: Mapping[int, int | None]
+    below: int
+    """Everything below it was processed, and is purged but for samples."""
+    position: Position | None
+    committed: OffsetMap | None
+
+
+@dataclass(slots=True)
+class Comparison:
+    """A log beside what a store has kept of it."""
+
+    same_below: int | None = None
+    """The log is another one from here on; None where it is the one that it was."""
+    missing: list[int] = field(default_factory=list)
+    """Offsets whose records the store has not, though the group, or the store, has them for done."""
+    unsure: int = 0
+    """How many of these may have been processed: they lie between the last record that is known to be the same and the
+    first that is not."""
+    stale: list[int] = field(default_factory=list)
+    """Places that the store has of records that are not in this log."""
+
+
+def compare(log: Iterable[tuple[int, int]], log_start: int, log_end: int, kept: Kept) -> Comparison:
+    """`log`: offsets and checksums of all records from `log_start` to `log_end`."""
+    same_below = log_start
+    behind: list[int] = []
+    """Offsets that the store has not as they are, since the last one that is the same."""
+    others: list[int] = []
+    for offset, given in log:
+        had = kept.places.get(offset, ABSENT)
+        if had == given:
+            if not others:
+                same_below, behind = offset + 1, []
+        elif had is not None:  # else it is of before there were checksums, and nothing can be said
+            behind.append(offset)
+            if had != ABSENT:
+                others.append(offset)
+    cut = sorted(offset for offset in kept.places if offset >= log_end)
+    if not (others or cut or kept.below > log_end):
+        lost = [offset for offset in _unseen_of(kept, log_start, log_end) if offset not in kept.places]
+        return Comparison(missing=lost)
+    first_other = others[0] if others else log_end
+    unsure = sum(offset < min(first_other, kept.below) for offset in behind)
+    return Comparison(same_below, behind, unsure, [*others, *cut])
+
+
+def _unseen_of(kept: Kept, log_start: int, log_end: int) -> Iterable[int]:
+    """What the group has for done, and the store has not seen."""
+    if kept.committed is None:
+        return
+    if kept.position is not None:
+        seen = map_of(kept.position)
+    elif kept.below or kept.places:  # of before positions were noted
+        seen = kept.committed
+    else:
+        seen = OffsetMap(min(log_start, kept.committed.base))
+    for run in unseen(kept.committed, seen):
+        yield from range(max(run.start, log_start), min(run.stop, log_end))

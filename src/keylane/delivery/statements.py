@@ -1,0 +1,158 @@
+"""The tables of a store in SQL, and what keeping house does with them: the same for SQLite and PostgreSQL.
+
+The idea: both read one dialect, but for types, placeholders and how a claim is made. So housekeeping, which nobody
+waits for, is here, once; what a record waits for is in each store's own module.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from keylane.delivery.stores import Identity, Position
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+MAX_SAMPLES = 128
+"""Of purged places in a partition. Beyond, every second one of the older half goes: what is long ago is told less
+exactly."""
+
+TABLES = (
+    """CREATE TABLE IF NOT EXISTS keylane_processed (
+  scope text NOT NULL, part integer NOT NULL, at {bigint} NOT NULL, key text NOT NULL, done_ms {bigint} NOT NULL,
+  outputs {bytes}, checksum {bigint}, PRIMARY KEY (scope, part, at, key)){table_option}""",
+    """CREATE TABLE IF NOT EXISTS keylane_purged (
+  scope text NOT NULL, part integer NOT NULL, below {bigint} NOT NULL, PRIMARY KEY (scope, part)){table_option}""",
+    """CREATE TABLE IF NOT EXISTS keylane_positions (
+  scope text NOT NULL, part integer NOT NULL, base {bigint} NOT NULL, offset_map text NOT NULL,
+  PRIMARY KEY (scope, part)){table_option}""",
+)
+ADD_CHECKSUM = "ALTER TABLE keylane_processed ADD COLUMN checksum {bigint}"
+"""Tables of before have none; their rows are compared with nothing."""
+
+PROBES = (
+    "SELECT checksum FROM keylane_processed LIMIT 0",
+    "SELECT below FROM keylane_purged LIMIT 0",
+    "SELECT base FROM keylane_positions LIMIT 0",
+)
+"""Each fails where its table, or a column of it, is missing."""
+
+
+def schema_of(dialect: Literal["postgresql", "sqlite"]) -> list[str]:
+    """What makes the tables, and brings those of before up to date."""
+    if dialect == "sqlite":
+        types = {"bigint": "integer", "bytes": "blob", "table_option": " WITHOUT ROWID"}
+        return [one.format(**types) for one in TABLES]
+    types = {"bigint": "bigint", "bytes": "bytea", "table_option": ""}
+    return [one.format(**types) for one in (*TABLES, ADD_CHECKSUM.replace("COLUMN", "COLUMN IF NOT EXISTS"))]
+
+
+OF_ONE = "WHERE scope = %s AND part = %s AND at = %s AND key = %s"
+OF_PARTITION = "WHERE scope = %s AND part = %s"
+
+
+class Rows(Protocol):
+    """What a statement returns."""
+
+    def fetchone(self) -> Any: ...
+    def fetchall(self) -> list[Any]: ...
+
+
+class Housekeeping:
+    """The statements of `Transaction` that no record waits for; `run` executes one."""
+
+    lock = ""
+    """What keeps a row that is read from changing before the transaction ends, in the store's words."""
+
+    def run(self, statement: str, parameters: Sequence[Any] = ()) -> Rows:
+        raise NotImplementedError
+
+    def purged_below(self, scope: str, partition: int) -> int:
+        found = self.run(f"SELECT below FROM keylane_purged {OF_PARTITION}", (scope, partition)).fetchone()
+        return int(found[0]) if found else 0
+
+    def purge(self, scope: str, partition: int, below: int) -> None:
+        """The last place of each purge stays as a sample, by which its log is known again."""
+        before = self.purged_below(scope, partition)
+        if before >= below:
+            return
+        self.run(
+            "INSERT INTO keylane_purged VALUES (%s, %s, %s) ON CONFLICT (scope, part) DO UPDATE SET "
+            "below = CASE WHEN excluded.below > keylane_purged.below THEN excluded.below ELSE keylane_purged.below END",
+            (scope, partition, below),
+        )
+        span = f"{OF_PARTITION} AND at >= %s AND at < %s"
+        self.run(
+            f"DELETE FROM keylane_processed {span} AND at < (SELECT max(at) FROM keylane_processed {span})",
+            (scope, partition, before, below, scope, partition, before, below),
+        )
+        self.run(
+            f"UPDATE keylane_processed SET outputs = NULL {span} AND outputs IS NOT NULL",
+            (scope, partition, before, below),
+        )
+        self._thin_samples(scope, partition, below)
+
+    def _thin_samples(self, scope: str, partition: int, below: int) -> None:
+        found = self.run(
+            f"SELECT at FROM keylane_processed {OF_PARTITION} AND at >= 0 AND at < %s ORDER BY at",
+            (scope, partition, below),
+        ).fetchall()
+        if len(found) > MAX_SAMPLES:
+            self.forget_places(scope, partition, [at for (at,) in found[1 : MAX_SAMPLES // 2 : 2]])
+
+    def purge_before(self, scope: str, before_ms: int) -> None:
+        self.run("DELETE FROM keylane_processed WHERE scope = %s AND done_ms < %s", (scope, before_ms))
+
+    def position(self, scope: str, partition: int) -> Position | None:
+        found = self.run(
+            f"SELECT base, offset_map FROM keylane_positions {OF_PARTITION}{self.lock}", (scope, partition)
+        ).fetchone()
+        return Position(int(found[0]), found[1]) if found else None
+
+    def note_position(self, scope: str, partition: int, position: Position) -> None:
+        self.run(
+            "INSERT INTO keylane_positions VALUES (%s, %s, %s, %s) ON CONFLICT (scope, part) DO UPDATE SET "
+            "base = excluded.base, offset_map = excluded.offset_map",
+            (scope, partition, *position),
+        )
+
+    def places(self, scope: str, partition: int, begin: int = 0) -> Mapping[int, int | None]:
+        found = self.run(
+            f"SELECT at, checksum FROM keylane_processed {OF_PARTITION} AND at >= %s", (scope, partition, begin)
+        ).fetchall()
+        return dict(found)
+
+    def count_places(self, scope: str, partition: int, runs: Sequence[tuple[int, int]]) -> int:
+        counted = 0
+        for begin, end in runs:
+            found = self.run(
+                f"SELECT count(*) FROM keylane_processed {OF_PARTITION} AND at >= %s AND at < %s",
+                (scope, partition, begin, end),
+            ).fetchone()
+            counted += int(found[0])
+        return counted
+
+    def scopes(self) -> Collection[str]:
+        found = self.run("SELECT scope FROM keylane_positions UNION SELECT scope FROM keylane_purged").fetchall()
+        return [scope for (scope,) in found]
+
+    # --- for `keylane store` ---
+
+    def partitions(self, scope: str) -> list[int]:
+        """Of this scope, those that anything is noted of."""
+        found = self.run(
+            "SELECT part FROM keylane_positions WHERE scope = %s UNION "
+            "SELECT part FROM keylane_purged WHERE scope = %s ORDER BY part",
+            (scope, scope),
+        ).fetchall()
+        return [int(part) for (part,) in found]
+
+    def forget_places(self, scope: str, partition: int, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            self.run(f"DELETE FROM keylane_processed {OF_ONE}", Identity(scope, partition, offset))
+
+    def lower_purged(self, scope: str, partition: int, below: int) -> None:
+        """Nothing counts as purged from here on."""
+        self.run(
+            f"UPDATE keylane_purged SET below = %s {OF_PARTITION} AND below > %s", (below, scope, partition, below)
+        )
