@@ -115,6 +115,8 @@ class Housekeeping:
             "base = excluded.base, offset_map = excluded.offset_map",
             (scope, partition, *position),
         )
+        # The mark is there from now on: claims may have to lock what they read of it.
+        self.run("INSERT INTO keylane_purged VALUES (%s, %s, 0) ON CONFLICT DO NOTHING", (scope, partition))
 
     def places(self, scope: str, partition: int, begin: int = 0) -> Mapping[int, int | None]:
         found = self.run(

@@ -1,0 +1,263 @@
+"""PostgreSQL as companies run it: schemas by options, roles that make nothing, poolers, other isolation levels."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from peers.postgres import PostgresServer, find_postgres
+
+from keylane import Context, PeerError, Pipeline, Record, UsageError
+from keylane.consumer.start import Start
+from keylane.delivery import Identity, PostgresStore
+from keylane.delivery.deferred import DeferredConnection
+from keylane.delivery.exactly_once import Once
+from keylane.offsets import OffsetMap
+from keylane.options import ExactlyOnce
+from keylane.records import PlainMessage
+from kit.pgbouncer import find_bouncer, started_bouncer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.skipif(find_postgres() is None, reason="PostgreSQL is not installed (/usr/lib/postgresql)")
+needs_bouncer = pytest.mark.skipif(find_bouncer() is None, reason="PgBouncer is not installed")
+
+SCHEMA = "options=-csearch_path%3Dtenant"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+class Database:
+    """One of its own."""
+
+    def __init__(self, server: PostgresServer, name: str) -> None:
+        self.server = server
+        self.name = name
+        self.conninfo = self.at(server.port)
+
+    def at(self, port: int, user: str = "postgres") -> str:
+        return f"postgresql://{user}@127.0.0.1:{port}/{self.name}"
+
+    def sql(self, *statements: str) -> list[Any]:
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            for statement in statements:
+                made = connection.execute(statement)
+            return made.fetchall() if made.description else []
+
+    def schemas(self) -> set[str]:
+        """In which keylane's tables are."""
+        return {name for (name,) in self.sql("SELECT schemaname FROM pg_tables WHERE tablename LIKE 'keylane_%'")}
+
+
+@pytest.fixture
+def database(server: PostgresServer, request: pytest.FixtureRequest) -> Database:
+    name = f"d{abs(hash(request.node.name))}"
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    made = Database(server, name)
+    made.sql("CREATE SCHEMA tenant", *(f"CREATE TABLE {one}.effects (number int)" for one in ("tenant", "public")))
+    return made
+
+
+def note(record: Any, context: Any) -> None:
+    context.transaction.execute("INSERT INTO effects VALUES (%s)", (record.offset,))
+
+
+async def note_async(record: Any, context: Any) -> None:
+    await context.transaction.execute("INSERT INTO effects VALUES (%s)", (record.offset,))
+
+
+def run(store: PostgresStore, handler: Callable[..., Any], records: int = 5) -> None:
+    """As a member does, without its broker."""
+    kafka = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
+    once = Once(Pipeline(kafka=kafka, topics=["t"], handler=handler, delivery=ExactlyOnce(store)), "cluster", str)
+    once.check([Start("t", 0, 1, OffsetMap(0), 0, records)])
+    inside: Any = once.pipeline
+    made = [Record(PlainMessage("t", 0, offset)) for offset in range(records)]
+    if handler is note_async:
+
+        async def all_of_them() -> None:
+            async with inside.resource():
+                await asyncio.gather(*(inside.handler(one, Context()) for one in made))
+
+        asyncio.run(all_of_them())
+    else:
+        with inside.resource():
+            for one in made:
+                inside.handler(one, Context())
+    once.close()
+
+
+@pytest.mark.parametrize("handler", [note, note_async])
+def test_options_in_the_address_hold(database: Database, handler: Callable[..., Any]) -> None:
+    """A tenant's schema is named so; dropped, rows go to another tenant's table."""
+    run(PostgresStore(f"{database.conninfo}?{SCHEMA}"), handler)
+    assert database.sql("SELECT (SELECT count(*) FROM tenant.effects), (SELECT count(*) FROM public.effects)") == [
+        (5, 0)
+    ]
+    assert database.schemas() == {"tenant"}
+
+
+def test_options_of_the_environment_hold(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGOPTIONS", "-c search_path=tenant")
+    run(PostgresStore(database.conninfo), note)
+    assert database.sql("SELECT count(*) FROM tenant.effects") == [(5,)]
+    assert database.schemas() == {"tenant"}
+
+
+@needs_bouncer
+@pytest.mark.parametrize("handler", [note, note_async])
+@pytest.mark.parametrize("more", ["", "ignore_startup_parameters = options"])
+def test_a_pooler_that_keeps_no_sessions_is_worked_with(
+    database: Database, handler: Callable[..., Any], more: str
+) -> None:
+    """The one refuses what other connections ask for at their start, the other drops it."""
+    timeouts: list[str] = []
+
+    def looks(record: Any, context: Any) -> None:
+        timeouts.append(context.transaction.execute("SHOW idle_in_transaction_session_timeout").fetchone()[0])
+
+    with started_bouncer(database.server.port, more) as port:
+        store = PostgresStore(database.at(port), idle_timeout_ms=7_000)
+        run(store, handler, 100)
+        run(store, looks, 105)
+    assert database.sql("SELECT count(*), count(DISTINCT number) FROM effects") == [(100, 100)]
+    assert set(timeouts) == {"7s"}, "a frozen process does not keep its record for ever there either"
+    assert database.sql("SHOW idle_in_transaction_session_timeout") == [("0",)]
+
+
+@needs_bouncer
+@pytest.mark.parametrize("more", ["", "ignore_startup_parameters = options"])
+def test_options_that_a_pooler_drops_are_refused(database: Database, more: str) -> None:
+    text = "options='-csearch_path=tenant' do not reach the server, since a pooler"
+    with started_bouncer(database.server.port, more) as port, pytest.raises(UsageError, match=text):
+        PostgresStore(f"{database.at(port)}?{SCHEMA}").open()
+    assert database.schemas() == set()
+
+
+def test_a_role_that_may_make_nothing_starts_where_the_tables_are(database: Database) -> None:
+    role = f"r{database.name}"
+    database.sql(f"CREATE ROLE {role} LOGIN", f"GRANT INSERT ON effects TO {role}")
+    store = PostgresStore(database.at(database.server.port, role))
+    with pytest.raises(
+        PeerError, match=r"this role may not make them .*: `keylane store schema` prints the statements"
+    ):
+        store.open()
+    printed = subprocess.run(
+        [sys.executable, "-m", "keylane", "store", "schema"], check=True, capture_output=True, text=True
+    )
+    database.sql(printed.stdout, f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}")
+    run(store, note)
+    assert database.sql("SELECT count(*) FROM effects") == [(5,)]
+
+
+def test_tables_of_before_there_were_checksums_get_what_they_lack(database: Database) -> None:
+    database.sql(
+        "CREATE TABLE keylane_processed (scope text NOT NULL, part integer NOT NULL, at bigint NOT NULL, "
+        "key text NOT NULL, done_ms bigint NOT NULL, outputs bytea, PRIMARY KEY (scope, part, at, key))",
+        "CREATE TABLE keylane_purged (scope text, part integer, below bigint, PRIMARY KEY (scope, part))",
+        "INSERT INTO keylane_processed VALUES ('cluster/g/t/t', 0, 3, '', 1, NULL)",
+    )
+    run(PostgresStore(database.conninfo), note)
+    assert database.sql("SELECT number FROM effects ORDER BY number") == [(0,), (1,), (2,), (4,)]
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])
+def test_transactions_that_cannot_be_serialized_are_nobodys_attempt(database: Database, isolation: str) -> None:
+    """Each goes through in one call of the wrapper, which is one attempt."""
+    database.sql(
+        f"ALTER DATABASE {database.name} SET default_transaction_isolation = '{isolation}'",
+        "CREATE TABLE totals AS SELECT 0 AS counted",
+    )
+    ready = threading.Barrier(4)
+    calls = []
+
+    def counts(record: Any, context: Any) -> None:
+        calls.append(record.offset)
+        (before,) = context.transaction.execute("SELECT counted FROM totals").fetchone()
+        if len(calls) <= 4:
+            ready.wait(30)  # all have read the same
+        context.transaction.execute("UPDATE totals SET counted = %s", (before + 1,))
+
+    kafka = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
+    delivery = ExactlyOnce(PostgresStore(database.conninfo))
+    once = Once(Pipeline(kafka=kafka, topics=["t"], handler=counts, delivery=delivery), "cluster", str)
+    once.check([Start("t", 0, 1, OffsetMap(0), 0, 4)])
+    inside: Any = once.pipeline
+    with inside.resource():
+        made = [(Record(PlainMessage("t", 0, offset)), Context()) for offset in range(4)]
+        threads = [threading.Thread(target=inside.handler, args=one) for one in made]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    once.close()
+    assert database.sql("SELECT counted FROM totals") == [(4,)]
+    assert len(calls) > 4, "some were called again"
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "repeatable read", "read committed"])
+def test_a_purge_that_comes_before_the_claim_is_seen(database: Database, isolation: str) -> None:
+    """By a process that was frozen in its transaction, whose snapshot may be of before."""
+    database.sql(f"ALTER DATABASE {database.name} SET default_transaction_isolation = '{isolation}'")
+    store = PostgresStore(database.conninfo)
+    run(store, note, 0)
+    opened = store.open()
+    found: Any = None
+    try:
+        with opened.transaction() as frozen:
+            frozen.connection.execute("SELECT 1 FROM keylane_processed")
+            with opened.transaction() as other:
+                other.purge("cluster/g/t/t", 0, 5)
+            found = frozen.claim_all({Identity("cluster/g/t/t", 0, 3): 1})
+    except psycopg.errors.SerializationFailure:
+        found = "repeated"
+    assert found, "it is not this one's"
+    opened.close()
+
+
+def test_a_coroutine_has_its_connection_with_the_first_statement(database: Database) -> None:
+    begun: list[int] = []
+
+    async def tries() -> None:
+        async with await psycopg.AsyncConnection.connect(database.conninfo) as connection:
+
+            async def begin() -> psycopg.AsyncConnection[Any]:
+                begun.append(1)
+                return connection
+
+            def deferred() -> Any:
+                return DeferredConnection(begin)
+
+            one = deferred()
+            assert begun == []
+            with pytest.raises(UsageError, match=r"context.transaction has no info before its first statement"):
+                _ = one.info
+            assert await (await one.execute("SELECT 7")).fetchone() == (7,)
+            assert one.info is not None
+            async with deferred().cursor() as cursor:
+                await cursor.execute("SELECT 8")
+                assert [row async for row in cursor] == [(8,)]
+            later = deferred().cursor()
+            with pytest.raises(UsageError, match=r"a cursor of context.transaction has no rowcount before"):
+                _ = later.rowcount
+            await later.executemany("INSERT INTO effects VALUES (%s)", [(1,), (2,)])
+            assert later.rowcount == 2
+            async with deferred().transaction():
+                await connection.execute("INSERT INTO effects VALUES (3)")
+            assert await deferred() is connection
+            with pytest.raises(AttributeError):
+                _ = deferred().no_such_thing
+
+    asyncio.run(tries())
+    assert len(begun) == 5
