@@ -147,7 +147,7 @@ class Burying:
         self.dead = f"{stage.topic}.dead"
         self.bad = set(bad)
         self.ran: Counter[tuple[int, int]] = Counter()
-        stage.create(1, self.dead)
+        stage.admin.create_topics({self.dead: 1})
         options = {
             "operations": kl.Operations(**OPERATIONS),
             "retries": kl.Retries(max_attempts=1),
@@ -203,6 +203,23 @@ def test_records_of_dead_letters_run_again_in_their_group_once_each_without_a_co
         found = redriven(capsys, stage, member.dead, "--execute")
         assert (found["letters"], found["redriven_before"], found["left"]) == (0, 3, {})
         assert len(stage.read(stage.topic)) == 12, "no copy"
+
+
+def test_a_letter_whose_topic_was_made_anew_stays(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    with Burying(stage, (0, 1), (1, 3)) as member:
+        fill(stage, 12)
+        until(stage.all_is_committed, "all is done, or dead")
+    stage.admin.delete_topics([stage.topic])
+    stage.create(PARTITIONS)
+    stage.fill([(b"new", 0)] * 3)
+    member = Burying(stage)
+    with member:
+        until(lambda: are_heard(capsys, stage, 1), "it reports")
+        until(stage.all_is_committed, "the new ones are done")
+        found = redriven(capsys, stage, member.dead, "--execute")
+        assert (found["letters"], found["redriven_before"]) == (0, 0)
+        assert found["left"] == {"other record": 1, "not complete": 1}
+        assert member.ran == Counter({(0, offset): 1 for offset in range(3)}), "no record of the new log runs again"
 
 
 def test_a_record_that_dies_again_has_a_letter_that_goes_and_rounds_are_bounded(

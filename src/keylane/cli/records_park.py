@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from keylane.cli.dlq_letters import queue_of
 from keylane.consumer.dead_letters import parked
-from keylane.desk.letters import letters
+from keylane.desk.letters import is_letter_of, letters
 from keylane.errors import UsageError
 from keylane.kafka.bulk import BulkProducer
 from keylane.kafka.missing_topics import NO_NEW_TOPICS
@@ -67,7 +67,7 @@ class Parking:
             place = (death.topic, death.partition, death.offset)
             of = wanted.get(place)
             is_back = record.partition in back and back[record.partition].is_complete(record.offset)
-            if of is not None and not is_back and (of.raw_key, of.raw_value) == (record.raw_key, record.raw_value):
+            if of is not None and not is_back and is_letter_of(record, death, of):
                 there.add(place)
         return there
 

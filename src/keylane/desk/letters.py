@@ -77,6 +77,14 @@ class Wanted:
         )
 
 
+def is_letter_of(letter: Record, death: Death, record: Record) -> bool:
+    """Whether this record, which is where the letter's was, is the one that died: the log may be another one now."""
+    return (letter.raw_key, letter.raw_value) == (record.raw_key, record.raw_value) and death.timestamp_ms in (
+        None,
+        record.timestamp_ms,
+    )
+
+
 def letters(queue: Queue) -> Iterator[tuple[Record, Letter]]:
     """Every committed letter, those of a partition in their order."""
     for batch in read_committed(queue.kafka, queue.topic):

@@ -43,6 +43,8 @@ LEFT = {
     "too far": "are too far behind letters that wait to be remembered: redrive or purge those first",
     "no map": "are of partitions in which the group has no commit, or none with an offset map",
     "not complete": "are of records that are not complete in the group: they run without that",
+    "other record": "are of another log: the topic has another record there now; send the letters' copies, without "
+    "--in-group",
     "deleted": "are of records that the log has no longer: send the letters' copies, without --in-group",
     "unknown": "were begun by a member that did not say how that ended: `keylane records show` says where they stand",
     "refused": "were not replayed: `keylane operate log` says why",

@@ -3,7 +3,7 @@
 The idea: the group's members do it, as `keylane operate replay-record` asks them to, and their answers stay in the
 group's log. So a letter counts as back when a member has said that its record was replayed after the letter was
 written, whoever asked, and whoever died in between: the position is written after the answers, and follows from them
-(docs/adr/0117).
+(docs/adr/0117). A letter whose place has another record now, since the topic was made anew, say, stays where it is.
 """
 
 from __future__ import annotations
@@ -12,18 +12,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from keylane.consumer.dead_letters import read
 from keylane.desk.commands import Order, send
+from keylane.desk.letters import is_letter_of
 from keylane.desk.redrive import Pace, Redrive, begun, check, report_of
 from keylane.errors import UsageError
 from keylane.kafka.group_standing import offset_map_of
 from keylane.kafka.membership import Replay
-from keylane.kafka.redriving import Redriving, read_committed
+from keylane.kafka.redriving import Redriving, committed_records, read_committed
 from keylane.offsets.edits import standing
 from keylane.operations.commands import MOST_RECORDS, named, replaying
 from keylane.operations.operator import Operator
+from keylane.records import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from keylane.desk import Report
     from keylane.desk.letters import Queue, Wanted
@@ -31,9 +34,10 @@ if TYPE_CHECKING:
     from keylane.offsets import OffsetMap
     from keylane.operations.commands import Command
     from keylane.operations.reports import Members
-    from keylane.records import Record
 
 Place = tuple[str, int, int]
+Lot = dict[Place, list[Record]]
+"""Letters by the place of their record."""
 
 
 class Replayed(NamedTuple):
@@ -119,6 +123,22 @@ class _Group:
                 left[place] = "deleted"
         return left
 
+    def of_other_records(self, lots: Sequence[Lot]) -> set[tuple[int, int]]:
+        """Those of these letters whose place has another record now."""
+        places = {place for lot in lots for place in lot}
+        names = {place[:2] for place in places}
+        starts = self.queue.admin.log_starts(names)
+        ends = self.queue.admin.log_ends(names, read_committed=True)
+        in_log = [one for one in places if (starts[one[:2]] or 0) <= one[2] < (ends[one[:2]] or 0)]
+        there = committed_records(self.queue.kafka, in_log)
+        return {
+            (one.partition, one.offset)
+            for lot in lots
+            for place, letters in lot.items()
+            for one in letters
+            if place in there and not is_letter_of(one, read(one.headers).death, there[place])
+        }
+
     def replay(self, places: list[Place]) -> set[Place]:
         """Those that a member has replayed; all of them where nothing is to be done."""
         order = Order(self.group, "replay-record", replaying(places), self.execute)
@@ -132,10 +152,13 @@ class _Group:
 def _go(run: Redrive, queue: Queue, how: How, past: Past, group: _Group, target: Redriving | None) -> None:
     pace = Pace(how.rate)
     most = how.limit
-    lot: dict[Place, list[Record]] = {}
+    lot: Lot = {}
+    back: Lot = {}
     changed: set[int] = set()
 
     def flush() -> None:
+        _leave_others(run, group, lot, back)
+        changed.update(_complete(run, back))
         left = group.why_not(lot) if lot else {}
         going = [place for place in lot if place not in left]
         if going:
@@ -149,25 +172,47 @@ def _go(run: Redrive, queue: Queue, how: How, past: Past, group: _Group, target:
                 run.left[left.get(place, "refused")] += len(letters)
         if target is not None and changed:
             target.commit(run.positions(changed))
-        lot.clear()
-        changed.clear()
+        for some in (lot, back, changed):
+            some.clear()
 
     for batch in read_committed(queue.kafka, queue.topic):
         run.observe(batch)
         for record in batch:
-            if (place := _place_of(run, record, past, changed)) is None:
+            if (found := _place_of(run, record, past)) is None:
                 continue
-            lot.setdefault(place, []).append(record)
+            place, is_back = found
+            (back if is_back else lot).setdefault(place, []).append(record)
             waiting = sum(map(len, lot.values()))
-            if len(lot) >= min(pace.lot, MOST_RECORDS) or (most is not None and run.going.total() + waiting >= most):
+            is_full = max(len(lot), len(back)) >= min(pace.lot, MOST_RECORDS)
+            if is_full or (most is not None and run.going.total() + waiting >= most):
                 flush()
             if most is not None and run.going.total() >= most:
                 return
     flush()
 
 
-def _place_of(run: Redrive, record: Record, past: Past, changed: set[int]) -> Place | None:
-    """Where the record of a letter is that may go; a letter that is back already is noted."""
+def _complete(run: Redrive, back: Lot) -> set[int]:
+    """These letters count as back since before; in which partitions they are."""
+    letters = [one for some in back.values() for one in some]
+    for letter in letters:
+        run.trackers[letter.partition].complete([letter.offset])
+    run.before += len(letters)
+    return {one.partition for one in letters}
+
+
+def _leave_others(run: Redrive, group: _Group, *lots: Lot) -> None:
+    """Take the letters out whose records are others now."""
+    others = group.of_other_records(lots) if any(lots) else set()
+    for lot in lots:
+        for place, letters in list(lot.items()):
+            lot[place] = [one for one in letters if (one.partition, one.offset) not in others]
+            run.left["other record"] += len(letters) - len(lot[place])
+            if not lot[place]:
+                del lot[place]
+
+
+def _place_of(run: Redrive, record: Record, past: Past) -> tuple[Place, bool] | None:
+    """Where the record of a letter is that may go, and whether a member has let it run again already."""
     if (letter := run.chosen(record)) is None:
         return None
     death = letter.death
@@ -177,12 +222,9 @@ def _place_of(run: Redrive, record: Record, past: Past, changed: set[int]) -> Pl
     place = (death.topic, death.partition, death.offset)
     before = past.since(named(place), record.timestamp_ms)
     if before is not None and before.is_done:
-        run.trackers[record.partition].complete([record.offset])
-        run.before += 1
-        changed.add(record.partition)
-        return None
+        return place, True
     reason = "unknown" if before is not None else run.why_not(record, letter, past.rounds(named(place)))
     if reason is not None:
         run.left[reason] += 1
         return None
-    return place
+    return place, False

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError, KafkaException
 
 from keylane.errors import BrokerUnavailableError, PeerError
-from keylane.kafka.bulk import CLIENT_LOG, read_one, read_to_end
+from keylane.kafka.bulk import CLIENT_LOG, read_each, read_one, read_to_end
 from keylane.kafka.clients import Consumer
 from keylane.kafka.exact_transactions import send_offsets
 from keylane.kafka.faults import client_of, describe, error_of
@@ -24,7 +24,7 @@ from keylane.kafka.settings import CONSUMER_ONLY, MEMBER_DEFAULTS, PRODUCER_ONLY
 from keylane.pipeline import TRACKING_SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
     from keylane.consumer.ports import Offset
@@ -51,6 +51,11 @@ def committed_record(kafka: Settings, topic: str, partition: int, offset: int) -
     """The committed record at an offset; None where there is none: compaction took it, its transaction was aborted, or
     it is a transaction's marker. The offset is within the log. Raises what `bulk.read_one` does."""
     return read_one(str(kafka["bootstrap.servers"]), topic, partition, offset, settings=_reading(kafka))
+
+
+def committed_records(kafka: Settings, places: Iterable[tuple[str, int, int]]) -> dict[tuple[str, int, int], Record]:
+    """The same for many places, without those that have none. Raises what `bulk.read_each` does."""
+    return read_each(str(kafka["bootstrap.servers"]), places, settings=_reading(kafka))
 
 
 def _reading(kafka: Settings) -> Settings:

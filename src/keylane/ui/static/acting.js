@@ -206,6 +206,7 @@ const LEFT = {
   rounds: "came back as often as allowed", "no topic": "do not say where the record was", "missing topic": "are of a topic that does not exist",
   "own topic": "are of the dead-letter topic itself", "no copy": "have neither key nor value", "too far": "are too far behind letters that wait",
   "no map": "are of partitions of which the group has no offset map", "not complete": "are of records that are not complete: they run without that", deleted: "are of records that the log has no longer",
+  "other record": "are of another log: the topic has another record there now; send the letters' copies",
   unknown: "were begun by a member that did not say how that ended: look where their records stand", refused: "were not replayed: the log of commands says why",
 };
 
