@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 import keylane as kl
 from keylane.cli import main
 from keylane.operations.operator import Operator
+from keylane.pipeline import topics_of_operations
 from kit import operated
 from kit.operated import OPERATIONS, PARTITIONS, Members, are_heard, fill, operate, refused
 from kit.stage import Stage, ThreadMember, until
@@ -70,6 +71,49 @@ def test_a_held_key_stays_held_while_members_are_killed_and_all_others_go_on(
         assert members.ledger.disorders("key", stage.sources()) == []
         log = operate(capsys, stage, "log")["commands"]
         assert [(one["do"], one["about"]) for one in log] == [("hold-key", "key=3"), ("release-key", "key=3")]
+
+
+def test_rules_outlive_the_topic_that_has_them(
+    stage: Stage, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keylane.operations.agent.KEEP_S", 0.2)
+    ran: list[bytes | None] = []
+    pipeline = stage.pipeline(lambda record: ran.append(record.key), operations=kl.Operations(**OPERATIONS))
+    commands = topics_of_operations(stage.group)[0]
+    members = [ThreadMember(pipeline, "first")]
+    try:
+        until(lambda: are_heard(capsys, stage, 1), "it reports")
+        operate(capsys, stage, "hold-key", "--key", "3", "--execute")
+        stage.admin.delete_topics([commands])
+        until(
+            lambda: len(stage.read(commands)) == 1 if commands in stage.admin.topics() else False, "it is there again"
+        )
+        members[0].consumer.stop()
+        members.pop().end()
+        members.append(ThreadMember(pipeline, "second"))
+        fill(stage, 21)
+        others = [key for _, key in stage.sources() if key != b"3"]
+        until(lambda: len(ran) == len(others), "all other keys are done")
+        assert b"3" not in ran
+        until(lambda: are_heard(capsys, stage, 1), "it reports")
+        operate(capsys, stage, "release-key", "--key", "3", "--execute")
+        until(lambda: b"3" in ran, "commands are taken there")
+    finally:
+        for member in members:
+            member.consumer.stop()
+            member.end()
+
+
+def test_a_topic_that_would_forget_a_rule_takes_none(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    commands = topics_of_operations(stage.group)[0]
+    stage.admin.create_topics({commands: 1}, config={"cleanup.policy": "delete"})
+    member = ThreadMember(stage.pipeline(print, operations=kl.Operations(**OPERATIONS)), "m")
+    try:
+        until(lambda: are_heard(capsys, stage, 1), "it reports")
+        assert "cleanup.policy=delete: set compact" in refused(capsys, stage, "hold-key", "--key", "3", "--execute")
+    finally:
+        member.consumer.stop()
+        member.end()
 
 
 def test_a_skipped_key_never_runs_and_is_complete_and_so_it_is_after_a_death(

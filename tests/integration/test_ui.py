@@ -20,8 +20,8 @@ from keylane.cli import main
 from keylane.consumer.dead_letters import said_of
 from keylane.kafka.admin import Admin
 from keylane.kafka.keyed_topic import KeyedWriter
+from keylane.kafka.memory_topics import REPORTS
 from keylane.offsets import OffsetMap, encode
-from keylane.operations.agent import REPORTS_CONFIG
 from keylane.operations.commands import VERSION, Holding
 from keylane.operations.reports import key_of, value_of
 from keylane.pipeline import topics_of_operations
@@ -328,7 +328,7 @@ def test_a_record_is_shown_and_its_payload_only_with_the_token(stage: Stage, pag
 def test_a_group_that_has_just_started_is_not_said_not_to_exist(stage: Stage, client: PageClient) -> None:
     """Its member tells of itself before it has joined: here it never does."""
     reports = topics_of_operations(stage.group)[1]
-    stage.admin.create_topics({reports: 1}, config=REPORTS_CONFIG)
+    stage.admin.create_topics({reports: 1}, config=REPORTS.config)
     writer = KeyedWriter({"bootstrap.servers": stage.servers}, reports, pytest.fail)
     said: Any = {"version": VERSION, "group": stage.group, "member": "m", "runs": "process", "client_id": "new"}
     said |= {"host": "h", "pid": 1, "keylane": "1", "started_ms": 0, "reported_ms": 0, "interval_ms": 2_000}

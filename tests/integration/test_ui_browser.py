@@ -10,8 +10,8 @@ import pytest
 
 import keylane as kl
 from keylane.kafka.keyed_topic import KeyedWriter
+from keylane.kafka.memory_topics import REPORTS
 from keylane.offsets import OffsetMap, encode
-from keylane.operations.agent import REPORTS_CONFIG
 from keylane.operations.reports import key_of, value_of
 from keylane.pipeline import topics_of_operations
 from keylane.ui.page import Page as Served
@@ -510,7 +510,7 @@ def test_a_page_without_a_token_has_nothing_to_act_with(page: Page, stage: Stage
 def test_lanes_have_their_host_and_sparks_pages(page: Page, served: Served, stage: Stage) -> None:
     """Of a driver that reports once, that a service is down, and nothing more."""
     reports = topics_of_operations(stage.group)[1]
-    stage.admin.create_topics({reports: 1}, config=REPORTS_CONFIG)
+    stage.admin.create_topics({reports: 1}, config=REPORTS.config)
     stage.admin.commit_offsets(stage.group, {(stage.topic, 0): 0})
     lanes = [
         {"lane": 0, "state": "running", "pid": 11, "host": "node-a", "executorId": "1", "launches": 1, "failures": 0},
@@ -575,7 +575,7 @@ def test_a_thousand_partitions_and_a_hundred_members_stay_quick(page: Page, serv
     many, members = f"{stage.topic}.many", 100
     stage.create(1_000, many)
     reports = topics_of_operations(stage.group)[1]
-    stage.admin.create_topics({reports: 1}, config=REPORTS_CONFIG)
+    stage.admin.create_topics({reports: 1}, config=REPORTS.config)
     writer = KeyedWriter({"bootstrap.servers": stage.servers}, reports, lambda why: pytest.fail(why))
     closing = threading.Event()
 

@@ -35,6 +35,7 @@ from keylane.kafka.group_member import GroupMember
 from keylane.kafka.group_wait import GroupWait
 from keylane.kafka.instance_name import InstanceName
 from keylane.kafka.leaders import Leaders
+from keylane.kafka.letters_topic import warn_of_letters
 from keylane.kafka.logs import ANSWER_S, Logs, Patience
 from keylane.kafka.offset_server_check import check_offset_servers
 from keylane.kafka.open_wait import OpenWait
@@ -198,6 +199,8 @@ class KafkaConsumer:
         wanted = [*pipeline.outputs, *([rule.topic] if isinstance(rule := pipeline.on_exhausted, DeadLetter) else ())]
         if wanted and not makes_topics(pipeline.kafka):
             self._logs.check_outputs(wanted)
+        if isinstance(rule, DeadLetter):
+            warn_of_letters(pipeline.kafka, rule.topic)
 
     def ends(self) -> dict[tuple[str, int], int]:
         """The log end offset of every partition that the pipeline reads."""

@@ -11,6 +11,7 @@ import os
 import secrets
 import socket
 import threading
+from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from keylane.consumer.passing import Passing
@@ -20,8 +21,10 @@ from keylane.errors import BrokerUnavailableError, KeylaneError, PeerError
 from keylane.kafka.admin import Admin
 from keylane.kafka.keyed_topic import KeyedReader, KeyedWriter
 from keylane.kafka.membership import Replay, Seek
+from keylane.kafka.memory_topics import COMMANDS, REPORTS
 from keylane.operations.clock import now_ms
-from keylane.operations.commands import LATE_MS, MAC, VERSION, Command, CommandLog, Holding, Refusal, named
+from keylane.operations.commands import AGAIN, LATE_MS, MAC, VERSION, Command, CommandLog, Holding, Refusal, named
+from keylane.operations.kept_topic import KeptTopic
 from keylane.operations.reports import key_of, value_of
 from keylane.operations.results import Result
 from keylane.options import DeadLetter
@@ -29,7 +32,7 @@ from keylane.pipeline import topics_of_operations
 from keylane.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from keylane.consumer.passing import Told
     from keylane.consumer.settings import Change
@@ -48,13 +51,10 @@ POLL_S = 0.2
 FLUSH_S = 2.0
 """How long the end waits for the last word to be written."""
 
-COMMANDS_CONFIG = {"cleanup.policy": "compact"}
-REPORTS_CONFIG = {
-    "cleanup.policy": "compact,delete",
-    "retention.ms": str(7 * 24 * 3_600_000),
-    "message.timestamp.type": "LogAppendTime",  # how old a report is does not hang on the member's clock
-}
-"""Of the topics, where an agent makes them."""
+KEEP_S = 5.0
+"""How often it is looked whether the topics are there still."""
+FAULTS_S = 60.0
+"""How often it is looked whether they are what they have to be."""
 
 
 class Operated(Protocol):
@@ -99,6 +99,9 @@ class Agent:
         self._log = None if options.token is None else CommandLog(self._group, options.token)
         self._member = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._started_ms = now_ms()
+        self._topics: list[KeptTopic] = []
+        """Those that are there."""
+        self._look_at = self._check_at = 0.0
         self._reader: KeyedReader | None = None
         self._writer: KeyedWriter | None = None
         self._threads: list[threading.Thread] = []
@@ -121,9 +124,9 @@ class Agent:
 
     def _begin(self) -> Settings:
         admin = Admin(self._pipeline.kafka)
-        if self._has_topic(admin, self._reports_topic, REPORTS_CONFIG):
+        if self._has_topic(KeptTopic(admin, self._reports_topic, REPORTS)):
             self._writer = KeyedWriter(self._pipeline.kafka, self._reports_topic, self._not_written)
-        if self._log is not None and self._has_topic(admin, self._commands_topic, COMMANDS_CONFIG):
+        if self._log is not None and self._has_topic(KeptTopic(admin, self._commands_topic, COMMANDS)):
             self._reader = KeyedReader(self._pipeline.kafka, self._commands_topic)
             try:
                 for entry in self._reader.to_end():
@@ -132,6 +135,7 @@ class Agent:
                 raise
             except PeerError as error:
                 self._no_commands(error)
+        self._check()
         return Settings() if self._log is None else self._log.holding.of(self._pipeline)
 
     def start(self, operated: Operated) -> None:
@@ -161,17 +165,60 @@ class Agent:
 
     # --- what a broker may refuse ---
 
-    def _has_topic(self, admin: Admin, topic: str, config: Mapping[str, str]) -> bool:
+    def _has_topic(self, topic: KeptTopic) -> bool:
         """Whether it is there, or is now."""
         try:
-            admin.create_topics({topic: 1}, replication_factor=-1, config=config)
+            topic.make()
         except BrokerUnavailableError:
             raise
         except PeerError as error:
-            configs = " ".join(f"--config {name}={value}" for name, value in config.items())
-            self._tell(topic, f"{error}; make it with `keylane topics create {topic} --partitions 1 {configs}`")
+            self._tell(topic.name, f"{error}; make it with `{topic.how_to_make}`")
             return False
+        self._topics.append(topic)
         return True
+
+    def _check(self) -> None:
+        """Tell what is wrong with the topics."""
+        self._check_at = monotonic() + FAULTS_S
+        for topic in self._topics:
+            if wrong := topic.faults():
+                self._tell(f"{topic.name}: {wrong}", f"topic {topic.name!r}: {wrong}", "")
+
+    def _keep(self) -> None:
+        """Make topics again that were deleted, with what holds, and look at what the others are."""
+        if monotonic() < self._look_at:
+            return
+        try:
+            for topic in self._topics:
+                if topic.was_made_anew():
+                    self._restore(topic)
+            if monotonic() >= self._check_at:
+                self._check()
+        except PeerError as error:  # it passes, or is told where a topic is used
+            logger.info("operations of group %r: %s", self._group, error)
+        self._look_at = monotonic() + KEEP_S
+
+    def _restore(self, topic: KeptTopic) -> None:
+        """Write again into a topic what its members go by."""
+        held = (
+            self._log.to_write_again(now_ms()) if self._log is not None and topic.name == self._commands_topic else []
+        )
+        logger.warning(
+            "operations of group %r: topic %r was deleted, and is another one now%s",
+            self._group,
+            topic.name,
+            f": {len(held)} commands are written into it again" if held else "",
+        )
+        if topic.name != self._commands_topic:
+            return
+        if held:
+            writer = KeyedWriter(self._pipeline.kafka, topic.name, lambda why: self._tell(topic.name, why))
+            for key, value, mac in held:
+                writer.write(key, value, [(MAC, mac), (AGAIN, b"")])
+            writer.flush(FLUSH_S)
+        self._close_reader()
+        self._told.discard("commands")
+        self._reader = KeyedReader(self._pipeline.kafka, topic.name)
 
     def _not_written(self, why: str) -> None:
         self._tell("reports", f"reports are not written: {why}")
@@ -185,11 +232,11 @@ class Agent:
         if reader is not None:
             reader.close()
 
-    def _tell(self, what: str, text: str) -> None:
+    def _tell(self, what: str, text: str, then: str = "; the member goes on without") -> None:
         """Once: what is refused is refused again."""
         if what not in self._told:
             self._told.add(what)
-            logger.warning("operations of group %r: %s; the member goes on without", self._group, text)
+            logger.warning("operations of group %r: %s%s", self._group, text, then)
 
     def _guarded(self, run: Callable[[Operated], None], operated: Operated) -> None:
         try:
@@ -256,15 +303,19 @@ class Agent:
         return self._log.take(entry.key, entry.value, entry.headers.get(MAC))
 
     def _obey(self, operated: Operated) -> None:
-        while not self._closing.is_set() and self._reader is not None:
+        while not self._closing.is_set():
+            self._keep()
+            if self._reader is None:
+                self._closing.wait(POLL_S)
+                continue
             try:
                 entries = self._reader.poll(POLL_S)
             except PeerError as error:
                 self._no_commands(error)
-                return
+                continue
             for entry in entries:
                 match self._take(entry):
-                    case Refusal(command, reason):
+                    case Refusal(command, reason) if AGAIN not in entry.headers:
                         self._answer(command, "refused", reason)
                     case Command() as command:
                         self._carry_out(command, operated)

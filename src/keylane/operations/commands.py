@@ -36,6 +36,9 @@ VERSION = 1
 
 MAC = "keylane.mac"
 """The header with the value's HMAC, in hexadecimal digits."""
+AGAIN = "keylane.again"
+"""The header of a command that members write again after its topic was deleted: who has it need not be told that it is
+an old one."""
 
 LATE_MS = 60_000
 """A command that is done once and comes later than this is not done: who sent it has been told so long since."""
@@ -57,6 +60,8 @@ MOST_RECORDS = 100
 """That one command may name."""
 Name = tuple[str, int]
 """Topic and partition."""
+Once = Seek | Passing | Replay
+"""What is done once, and does not hold for members that start later."""
 
 Said = dict[str, Any]
 """An object of JSON."""
@@ -160,7 +165,7 @@ class Command:
 
     def is_late(self, now_ms: int) -> bool:
         """Whether it is too late to do it, where it is done once."""
-        return isinstance(self.asked, Seek | Passing | Replay) and now_ms - self.sent_ms > LATE_MS
+        return isinstance(self.asked, Once) and now_ms - self.sent_ms > LATE_MS
 
     def value(self) -> bytes:
         """As the topic has it."""
@@ -387,6 +392,8 @@ class CommandLog:
         self._token = token
         self.counted: list[Command] = []
         self.holding = Holding()
+        self._signed: dict[str, tuple[bytes, bytes]] = {}
+        """Value and MAC of each that counted, by its id."""
 
     @property
     def number(self) -> int:
@@ -408,8 +415,18 @@ class CommandLog:
         if command.number <= self.number:
             return Refusal(command, "another command came before it: look at what holds, and send it again")
         self.counted.append(command)
+        self._signed[command.id] = value, mac
         self.holding = self.holding.after(command.asked)
         return command
+
+    def to_write_again(self, now_ms: int) -> list[tuple[bytes, bytes, bytes]]:
+        """Key, value and MAC of what a topic that was deleted has to have again: what holds, and the last one, as its
+        number is what the next one's follows."""
+        gone = {one.id for one in done_with(self.counted, now_ms)}
+        kept = [one for one in self.counted if one.id not in gone and not isinstance(one.asked, Once)]
+        if self.counted and self.counted[-1] not in kept:
+            kept.append(self.counted[-1])
+        return [(one.id.encode(), *self._signed[one.id]) for one in kept]
 
 
 KEPT_MS = 7 * 24 * 3_600_000

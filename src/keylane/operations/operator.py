@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Self
 from keylane.errors import BrokerUnavailableError, PeerError, UsageError
 from keylane.kafka.admin import RefusedError
 from keylane.kafka.keyed_topic import KeyedReader, KeyedWriter
+from keylane.kafka.memory_topics import COMMANDS
 from keylane.operations.clock import now_ms
-from keylane.operations.commands import MAC, Command, CommandLog, Refusal, done_with, mac_of, named
+from keylane.operations.commands import MAC, Command, CommandLog, Once, Refusal, done_with, mac_of, named
+from keylane.operations.kept_topic import KeptTopic
 from keylane.operations.reports import Members
 from keylane.operations.results import Result
 from keylane.pipeline import topics_of_operations
@@ -48,6 +50,7 @@ class Operator:
         self._kafka = kafka
         self._group = group
         self._token = token
+        self._admin = admin
         self._commands_topic, reports = topics_of_operations(group)
         topics = admin.topics([reports, *([] if token is None else [self._commands_topic])])
         if reports not in topics:
@@ -88,15 +91,26 @@ class Operator:
         return () if self._log is None else self._log.counted
 
     def check(self, asked: Asked) -> None:
-        """Raises `UsageError` for what could change nothing, as far as that is known without a token."""
+        """Raises `UsageError` for what could change nothing, as far as that is known without a token, and for what the
+        topic of commands would forget."""
         if self._log is not None:
             self._log.holding.check(asked)
+        if not isinstance(asked, Once) and self._commands is not None:
+            wrong = KeptTopic(self._admin, self._commands_topic, COMMANDS).faults()
+            if wrong:
+                raise UsageError(f"topic {self._commands_topic!r} would not keep it: {wrong}")
 
     def send(self, asked: Asked, by: str) -> Command:
         """Write a command, and see that it counts. Raises `UsageError` without a token, `PeerError` when a broker
         refuses it or another command came before it, and `BrokerUnavailableError`."""
         if self._log is None or self._token is None or self._commands is None:
-            raise UsageError(f"no member of the group {self._group!r} takes commands: give its pipeline a token")
+            what = (
+                f"topic {self._commands_topic!r} is missing: its members make it again within seconds, where they have "
+                "a token"
+                if self._token is not None
+                else f"no member of the group {self._group!r} takes commands: give its pipeline a token"
+            )
+            raise UsageError(what)
         sent_ms = now_ms()
         command = Command(secrets.token_hex(8), self._group, self._log.number + 1, sent_ms, by, asked)
         value = command.value()

@@ -199,6 +199,15 @@ def test_what_is_deleted_changes_nothing(asked: list[tuple[Asked, bool]]) -> Non
     assert (before.holding, before.number) == (after.holding, after.number)
 
 
+@given(st.lists(asks, max_size=8))
+def test_what_members_write_again_holds_as_before_for_whoever_reads_it(asked: list[Asked]) -> None:
+    log = log_of(stored(command(number, one)) for number, one in enumerate(asked, 1))
+    again = [(key, value, mac) for key, value, mac in log.to_write_again(0)]
+    new = log_of([*again, *again])  # of two members at once
+    assert (new.holding, new.number) == (log.holding, log.number)
+    assert all(isinstance(log.take(*one), Refusal) for one in again), "and nothing is done twice"
+
+
 def test_what_later_commands_have_undone_is_deleted_once_it_is_old() -> None:
     asked: list[Asked] = [
         Pause(None),

@@ -93,9 +93,11 @@ class DeadLetters:
         logger.info("to the dead-letter topic %r: %s", self._topic, name)
         if self._producer is None:
             from keylane.kafka.bulk import BulkProducer
+            from keylane.kafka.letters_topic import warn_of_letters
             from keylane.kafka.missing_topics import NO_NEW_TOPICS
 
             self._producer = BulkProducer(self._settings["bootstrap.servers"], NO_NEW_TOPICS | dict(self._settings))
+            warn_of_letters(self._settings, self._topic)
         self._producer.produce(dead_letter(outcome, self._topic))
 
     def acknowledged(self) -> None:

@@ -6,7 +6,8 @@ import logging
 import time
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from keylane.errors import BrokerUnavailableError, UsageError
+from keylane.errors import BrokerUnavailableError, PeerError, UsageError
+from keylane.kafka.memory_topics import SINKS, faults
 from keylane.kafka.open_transactions import TransactionsClient
 from keylane.spark.structured.exact import protocol
 from keylane.spark.structured.exact.protocol import Answer, Described, Producer, Transaction
@@ -92,6 +93,7 @@ def _make_topic(sink: Sink, client: TransactionsClient) -> None:
     while True:
         error, partitions = client.partitions(topic)
         if error == codes.NONE and partitions == 1:
+            _check_kept(sink, topic)
             return
         if error == codes.NONE:
             raise UsageError(
@@ -101,9 +103,7 @@ def _make_topic(sink: Sink, client: TransactionsClient) -> None:
         if error == codes.UNKNOWN_TOPIC_OR_PARTITION:
             from keylane.kafka.admin import Admin
 
-            Admin(sink.settings).create_topics(
-                {topic: 1}, replication_factor=REPLICATION, config={"cleanup.policy": "compact"}
-            )
+            Admin(sink.settings).create_topics({topic: 1}, replication_factor=REPLICATION, config=SINKS.config)
         elif error not in protocol.AGAIN:
             raise UsageError(f"topic {topic!r} cannot be used (error {error} of Kafka's): rights Describe, Read, Write")
         if time.monotonic() - begun > FIRST_ANSWER_S:
@@ -112,6 +112,19 @@ def _make_topic(sink: Sink, client: TransactionsClient) -> None:
                 "check the address, and that the broker runs"
             )
         time.sleep(ASK_AGAIN_S)
+
+
+def _check_kept(sink: Sink, topic: str) -> None:
+    """Raises `UsageError` for a topic that forgets which batches were written."""
+    from keylane.kafka.admin import Admin
+
+    try:
+        wrong = faults(SINKS, Admin(sink.settings).topic_settings(topic), 1)
+    except PeerError as error:
+        logger.info("topic %r: its configs cannot be looked at: %s", topic, error)
+        return
+    if wrong:
+        raise UsageError(f"topic {topic!r} cannot hold what a sink has written: {'; '.join(wrong)}")
 
 
 def _run(steps: Generator[Request, Answer, Outcome], sink: Sink, client: TransactionsClient) -> Outcome:
