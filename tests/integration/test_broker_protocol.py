@@ -446,9 +446,10 @@ def test_fetch_limits(client: ProtocolClient, topic: str) -> None:
     assert sizes() == [5 * size, 5 * size]
     assert sizes(partition_max_bytes=2 * size) == [2 * size, 2 * size]
     assert sizes(max_bytes=1) == [size, 0], "at least one batch, of the first partition only"
-    assert sizes(partition_max_bytes=1) == [size, 1]
+    assert sizes(partition_max_bytes=1) == [size, 0], "no part of a batch, of the others"
     assert sizes(max_bytes=6 * size) == [5 * size, size]
     assert sizes(max_bytes=5 * size) == [5 * size, 0]
+    assert sizes(max_bytes=6 * size - 1) == [5 * size, 0]
 
 
 def test_fetch_reads_through_all_segments(client: ProtocolClient, topic: str) -> None:

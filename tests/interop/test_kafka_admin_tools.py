@@ -92,3 +92,29 @@ def test_the_level_of_transactions_is_changed(broker: EmbeddedBroker) -> None:
         )
         (line,) = [one for one in run(*command, "describe").splitlines() if "transaction.version" in one]
         assert f"FinalizedVersionLevel: {level}" in line
+
+
+def test_a_transaction_that_hangs_is_aborted(broker: EmbeddedBroker) -> None:
+    servers = broker.bootstrap_servers
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": "hangs"})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce("flights", b"hangs", partition=2)
+    producer.flush(TIMEOUT_S)
+    run(
+        "org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", servers, "abort", "--topic", "flights",
+        "--partition", "2", "--start-offset", "0",
+    )  # fmt: skip
+    admin = Admin({"bootstrap.servers": servers})
+    assert admin.log_ends([("flights", 2)], read_committed=True) == {("flights", 2): 2}, "nothing is open behind it"
+
+
+def test_all_topics_are_described_the_brokers_own_too(broker: EmbeddedBroker) -> None:
+    servers = ("--bootstrap-server", broker.bootstrap_servers)
+    Admin({"bootstrap.servers": broker.bootstrap_servers}).commit_offsets("readers", {("flights", 0): 0})
+    text = run("org.apache.kafka.tools.TopicCommand", *servers, "--describe")
+    assert {line.split("\t")[0] for line in text.splitlines() if line.startswith("Topic:")} == {
+        "Topic: flights", "Topic: __consumer_offsets",
+    }  # fmt: skip
+    text = run("kafka.admin.ConfigCommand", *servers, "--describe", "--entity-type", "topics", "--all")
+    assert "All configs for topic __consumer_offsets are:" in text

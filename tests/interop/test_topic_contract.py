@@ -17,6 +17,7 @@ from keylane.broker.topic_settings import KEPT as KEEPS
 from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch, read_header, recompressed
 from keylane.wire.versions import request_type
 from kit.protocol import ProtocolClient, ask, decode_answer, part, until
+from kit.transaction_requests import commit, find_group
 
 MINUTE = datetime.timedelta(minutes=1)
 NUMBERS = itertools.count()
@@ -403,6 +404,14 @@ def test_what_one_topic_is_refused_leaves_the_others(client: ProtocolClient) -> 
         second: ErrorCode.none,
     }
     until(lambda: value_of(client, second, "segment.ms"), lambda found: found == ("7", OWN))
+
+
+def test_the_offsets_topic_is_described_as_others_are(client: ProtocolClient) -> None:
+    find_group(client, "somebody")
+    commit(client, "somebody", topic_with(client), 0, 0)
+    found = {one.name: one.value for one in describe(client, "__consumer_offsets").configs}
+    assert {"cleanup.policy": "compact", "compression.type": "producer"}.items() <= found.items()
+    assert found.keys() >= {"segment.bytes", "retention.ms"}
 
 
 def test_configs_of_nobody_are_not_changed(client: ProtocolClient) -> None:

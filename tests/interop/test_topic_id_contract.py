@@ -271,6 +271,8 @@ def test_metadata_tells_the_id_that_the_topic_was_made_with(client: ProtocolClie
     if version >= 12:
         by_id = found(client, version, topic_id=topic.id)
         assert by_id == named
+        assert found(client, version, name="", topic_id=topic.id) == named, "as Java's clients ask"
+        assert found(client, version, name="no-such-topic", topic_id=topic.id) == named, "the id counts"
         unknown = found(client, version, topic_id=NOBODY)
         assert (unknown.error_code, unknown.name, unknown.topic_id, unknown.partitions) == (
             ErrorCode.unknown_topic_id, None, NOBODY, (),

@@ -11,7 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from keylane.coordinator.formats import partition_for
-from kit.protocol import ask, until
+from kit.protocol import ask, part, until
 from kit.transaction_requests import (
     Tx,
     client_list_offsets,
@@ -221,6 +221,33 @@ def test_members_of_another_generation_are_refused(client: ProtocolClient, topic
     other = next(name for name in map(str, range(99)) if all(are_apart(name, tx.group, count) for count in (4, 50)))
     assert tx.commit_offset(topic, 0, 5, group_id=other) == ErrorCode.invalid_txn_state
     tx.finish()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_operator_ends_a_transaction_in_one_partition(client: ProtocolClient, topic: str, version: int) -> None:
+    """As `kafka-transactions.sh abort` does."""
+    tx = Tx(client).start().start()  # of the second epoch
+    tx.begin(topic, 0)
+    assert tx.produce(topic, 0, b"hangs") == ErrorCode.none
+    seen = content(fetch(client, topic, 0))
+
+    def ended(name: str, epoch: int, *partitions: int) -> list[ErrorCode]:
+        where = part("write_txn_markers", version, "WritableTxnMarkerTopic", name=name, partition_indexes=partitions)
+        marker = part(
+            "write_txn_markers", version, "WritableTxnMarker", producer_id=tx.id, producer_epoch=epoch,
+            transaction_result=False, topics=(where,), coordinator_epoch=0, transaction_version=0,
+        )  # fmt: skip
+        answer = client.ask("write_txn_markers", version, markers=(marker,))
+        rows = sorted(answer.markers[0].topics[0].partitions, key=lambda row: row.partition_index)
+        return [row.error_code for row in rows]
+
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert ended("nobody", tx.epoch, 0) == [unknown]
+    assert ended(topic, tx.epoch - 1, 0) == [ErrorCode.invalid_producer_epoch]
+    assert ended(topic, tx.epoch, 0, 99) == [ErrorCode.none, unknown]
+    until(lambda: content(fetch(client, topic, 0))[len(seen) :], lambda rows: rows[-1:] and rows[-1][1] is False)
+    plain(client, topic, 0, b"behind it")
+    assert content(fetch(client, topic, 0))[-1][1] == b"behind it", "readers of committed records go on"
 
 
 def test_transactions_are_described_and_listed(client: ProtocolClient, topic: str) -> None:

@@ -100,6 +100,8 @@ def unknown_resource(kind: int) -> ConfigError:
 
 def describe(node: Node, kind: int, name: str) -> list[Config]:
     """All configs of a resource. Raises `ConfigError`."""
+    if kind == TOPIC and name == OFFSETS_TOPIC and node.offsets_topic.is_listed:
+        return topic_configs(_of_the_offsets_topic(node.config), node.broker_configs)
     if kind == TOPIC:
         return topic_configs(find_topic(node, name), node.broker_configs)
     if kind == BROKER:
@@ -109,6 +111,12 @@ def describe(node: Node, kind: int, name: str) -> list[Config]:
         check_group(name)
         return group_configs(node.group_configs.texts(name), node.config)
     raise unknown_resource(kind)
+
+
+def _of_the_offsets_topic(config: BrokerConfig) -> dict[str, str]:
+    """What Apache Kafka gives the topic when it makes it."""
+    segment_bytes = text_of(config.offsets_topic_segment_bytes)
+    return {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": segment_bytes}
 
 
 def check_group(name: str, message: str = "Group name must not be empty") -> None:

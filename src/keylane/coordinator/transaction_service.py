@@ -397,6 +397,25 @@ class TransactionService:
         appended = self._append(transactional_id, completed(value, self._clock()))
         return isinstance(appended, int) or await _has_room(appended)
 
+    async def write_marker(self, producer: Producer, partition: TopicPartition, *, committed: bool) -> int:
+        """End a producer's transaction in one partition, whatever is known of it here; returns an error code."""
+        topic, index = partition
+        try:
+            if topic == OFFSETS_TOPIC:
+                durable = self._offsets.end_transaction(index, producer, committed=committed)
+            else:
+                log = self._ports.log_of(topic, index)
+                if log is None or log.is_closed:
+                    return codes.UNKNOWN_TOPIC_OR_PARTITION
+                durable = log.end_transaction(*producer, committed=committed, now_ms=self._clock())
+            if durable is not None:
+                await durable
+        except ProducerEpochError:
+            return codes.INVALID_PRODUCER_EPOCH
+        except StorageError:  # logged where it was found
+            return codes.KAFKA_STORAGE_ERROR
+        return codes.NONE
+
     def _mark(self, value: Transaction, topic: str, partition: int) -> Round | None:
         """Append the marker of one partition. Raises `StorageError`."""
         committed = value.state is State.PREPARE_COMMIT

@@ -113,8 +113,9 @@ class LogView:
         """Durable batches from `position` on, at most `max_bytes` (the last may be cut off), from one segment, and only
         up to the position `end`.
 
-        With `at_least_one` the first batch is whole, however large. Blocks on the file. What lies before damage is
-        read; the damage itself raises `DamagedBatchError`.
+        With `at_least_one` the first batch is there, however large; else there is nothing where it would be cut off,
+        which clients take for a large record. Blocks on the file. What lies before damage is read; the damage itself
+        raises `DamagedBatchError`.
         """
         end = self.synced_position if end is None else end
         if position >= end:
@@ -123,10 +124,12 @@ class LogView:
         start = position - segment.start
         size = min(max_bytes, min(segment.end, end) - position, segment.sound_end(start) - start)
         file = segment.open(self._filesystem)
-        if not at_least_one:
-            return file.read(start, size) if size > 0 else b""
+        if not at_least_one and size <= 0:
+            return b""
         data = file.read(start, max(size, HEADER_SIZE))
         first = read_header(data).length
+        if first > size and not at_least_one:
+            return b""
         if first > len(data):
             return file.read(start, first)
         return data[: max(size, first)]

@@ -90,7 +90,11 @@ def test_a_reader_walks_through_all_batches_with_any_limit(tmp_path: Path) -> No
             assert found == sorted(found)
             assert len(found) == 40
             assert position == log.synced_position
-        assert log.read(0, 30, at_least_one=False) == log.read(0, 100, at_least_one=True)[:30]
+        first = log.read(0, 1, at_least_one=True)
+        for limit in (1, 30, len(first) - 1):
+            assert log.read(0, limit, at_least_one=False) == b"", "no part of a first batch"
+        assert log.read(0, len(first), at_least_one=False) == first
+        assert log.read(0, len(first) + 9, at_least_one=False)[: len(first)] == first
         assert log.read(0, 0, at_least_one=False) == b""
         await log.close()
 

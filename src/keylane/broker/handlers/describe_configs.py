@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 API_KEY = 32
 MIN_VERSION = 1
 MAX_VERSION = 4
-LACKS = "resources other than topics, brokers and groups (INVALID_REQUEST); __consumer_offsets"
+LACKS = "resources other than topics, brokers and groups (INVALID_REQUEST)"
 HAS_LARGE_ANSWERS = True
 
 

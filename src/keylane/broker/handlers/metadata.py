@@ -54,7 +54,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
         may_create = node.config.auto_create_topics_enable and (version < 4 or request.allow_auto_topic_creation)
         topics = [
             _error(module, "", topic.topic_id, codes.INVALID_REQUEST)
-            if topic.name is None and version < FIRST_WITH_TOPIC_IDS
+            if (topic.name is None or getattr(topic, "topic_id", None)) and version < FIRST_WITH_TOPIC_IDS
             else await _topic(module, node, topic, may_create=may_create)
             for topic in wanted
         ]
@@ -75,10 +75,11 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
 
 
 async def _topic(module: Any, node: Node, wanted: Any, *, may_create: bool) -> Any:
-    topic_id = getattr(wanted, "topic_id", None)
-    if node.offsets_topic.name == wanted.name or (wanted.name is None and node.offsets_topic.topic_id == topic_id):
+    topic_id = getattr(wanted, "topic_id", None) or None
+    is_by_id = topic_id is not None or wanted.name is None  # Java's clients send the name "" beside an id
+    if (node.offsets_topic.topic_id == topic_id) if is_by_id else (node.offsets_topic.name == wanted.name):
         return _offsets_topic(module, node)
-    if wanted.name is None:
+    if is_by_id:
         name = node.topics.name_of(topic_id)
         if name is None:
             return _error(module, None, topic_id, codes.UNKNOWN_TOPIC_ID)
