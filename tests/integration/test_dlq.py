@@ -184,6 +184,26 @@ def test_redrive_and_purge(servers: str, topic: str, capsys: pytest.CaptureFixtu
     assert keylane(capsys, servers, "list", dead)["matching"] == 0
 
 
+def test_a_position_that_a_mirror_copied_is_believed_for_its_offset_alone(
+    servers: str, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dead = f"{topic}.dead"
+    bury(servers, topic, range(0, 20, 2))  # in partition 0
+    assert keylane(capsys, servers, "redrive", dead, "--limit", "2", "--execute")["letters"] == 2
+    bury(servers, topic, range(20, 24, 2), TimeoutError("slow"))
+    keylane(capsys, servers, "redrive", dead, "--error", "TimeoutError", "--execute")
+    assert keylane(capsys, servers, "list", dead, "--waiting")["matching"] == 8
+    admin, group = Admin({"bootstrap.servers": servers}), f"keylane-redrive-{dead}"
+    (name,) = (committed := admin.committed_offsets(group)).keys()
+    admin.commit_offsets(group, {name: committed[name].offset}, {name: committed[name].metadata})
+    assert keylane(capsys, servers, "list", dead, "--waiting")["matching"] == 10, "its map is of another log"
+    assert main(["dlq", "purge", dead, "--to-redriven", "--bootstrap", servers, "--execute"]) == 2
+    assert "which letters here came back is not known" in capsys.readouterr().err
+    assert keylane(capsys, servers, "redrive", dead, "--execute")["letters"] == 10
+    would = keylane(capsys, servers, "purge", dead, "--to-redriven")
+    assert [one["new_start_offset"] for one in would["partitions"]] == [12, 0]
+
+
 def test_a_later_redrive_fences_an_earlier_one(servers: str, topic: str) -> None:
     kafka, group = {"bootstrap.servers": servers}, f"keylane-redrive-{topic}.dead"
     with Redriving(kafka, group, topic) as earlier:

@@ -6,24 +6,27 @@ Each report is what `--json` prints; `None` is what a letter does not say.
 from __future__ import annotations
 
 import re
+import time
 from bisect import insort
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.consumer.dead_letters import Death, Letter, read
+from keylane.consumer.start import cut_at
 from keylane.desk.payloads import payload, sizes, time_text
 from keylane.errors import UsageError
+from keylane.kafka.log_changes import Reached, changes_of
 from keylane.kafka.redriving import read_committed
-from keylane.offsets import decode
+from keylane.offsets import OffsetMap, decode
+from keylane.offsets.codec import map_origin
 from keylane.records import carried_headers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from keylane.desk import Report
-    from keylane.kafka.admin import Admin
+    from keylane.kafka.admin import Admin, CommittedOffset
     from keylane.kafka.redriving import Settings
-    from keylane.offsets import OffsetMap
     from keylane.pipeline import Pipeline
     from keylane.records import Record
 
@@ -31,6 +34,20 @@ if TYPE_CHECKING:
 def redrive_group(topic: str) -> str:
     """The group of redrives of a topic, unless another one is named."""
     return f"keylane-redrive-{topic}"
+
+
+class Position(NamedTuple):
+    """How far a redrive is in a partition."""
+
+    map: OffsetMap
+    """What came back."""
+    is_own: bool
+    """Whether it was committed of this topic's log. Else a mirror has copied it, or a keylane that did not say so."""
+
+
+def _pause() -> bool:
+    time.sleep(0.2)
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +63,35 @@ class Queue:
     pipeline: Pipeline | None = None
     """Whose deserializers show payloads."""
 
-    def redriven(self) -> dict[int, OffsetMap]:
-        """What came back already, by partition. Raises `DecodeError` for a group that is no redrive's."""
+    def positions(self) -> dict[int, Position]:
+        """How far the redrive is, by partition, held against what the topic's log is now. Raises `MetadataError` for a
+        group that is no redrive's."""
         # A redrive's offsets are in its transactions, and so at the brokers, wherever the pipeline's group is.
         committed = self.admin.at_brokers.committed_offsets(self.group, [self.topic])
-        return {name[1]: decode(one.metadata, one.offset) for name, one in committed.items()}
+        maps = {name: decode(one.metadata, one.offset) for name, one in committed.items()}
+        own = {name for name, one in committed.items() if one.leader_epoch >= 0}
+        for name, one in committed.items():
+            if map_origin(one.metadata, one.leader_epoch) == "copied":
+                maps[name] = OffsetMap(one.offset)
+        changes = self._changes({name: committed[name] for name in own}, maps)
+        for name, change in changes.items():
+            if change is not None and maps[name].highest_completed >= change:
+                maps[name] = cut_at(maps[name], change) if change > maps[name].base else OffsetMap(change)
+        return {name[1]: Position(found, name in own) for name, found in maps.items()}
+
+    def _changes(
+        self, committed: Mapping[tuple[str, int], CommittedOffset], maps: Mapping[tuple[str, int], OffsetMap]
+    ) -> dict[tuple[str, int], int | None]:
+        starts, ends = self.admin.log_starts(committed), self.admin.log_ends(committed)
+        reached = {
+            name: Reached(one.offset, one.leader_epoch, starts[name] or 0, ends[name] or 0, maps[name].span > 0)
+            for name, one in committed.items()
+        }
+        return changes_of(self.kafka, reached, _pause)
+
+    def redriven(self) -> dict[int, OffsetMap]:
+        """What came back already, by partition. Raises as `positions` does."""
+        return {partition: one.map for partition, one in self.positions().items()}
 
 
 @dataclass(frozen=True, slots=True)

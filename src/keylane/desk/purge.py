@@ -70,8 +70,15 @@ def purge(queue: Queue, selections: Sequence[str], below: Below, *, execute: boo
 def _targets(queue: Queue, below: Below, names: list[Partition]) -> dict[Partition, int | None]:
     """Below which offset each partition is deleted; None: all of it."""
     if below.kind == "redriven":
-        redriven = queue.redriven()
-        return {name: redriven[name[1]].base if name[1] in redriven else 0 for name in names}
+        positions = queue.positions()
+        for name in names:
+            if name[1] in positions and not positions[name[1]].is_own:
+                raise UsageError(
+                    f"{name[0]}-{name[1]}: the position {positions[name[1]].map.base} of the group {queue.group!r} was "
+                    "copied by a mirror, or is of an earlier keylane: which letters here came back is not known: "
+                    "look at them (`keylane dlq list --waiting`), and give --to-offset"
+                )
+        return {name: positions[name[1]].map.base if name[1] in positions else 0 for name in names}
     if below.kind == "time":
         return queue.admin.offsets_at(dict.fromkeys(names, below.value))
     if below.kind == "offset" and below.value < 0:
