@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
+from keylane.cli import main
+from keylane.kafka.admin import Admin
 from keylane.testing.embedded import EmbeddedBroker
 
 if TYPE_CHECKING:
@@ -105,3 +108,24 @@ def test_members_share_the_records_of_a_partition(broker: EmbeddedBroker) -> Non
             worker.join(DEADLINE_S)
     assert {offset: len(names) for offset, names in done.items()} == dict.fromkeys(range(RECORDS), 1)
     assert set[int]().union(*(worker.released for worker in workers)) == set(range(0, RECORDS, 10))
+
+
+def test_the_command_line_tells_share_groups_from_others(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = broker.bootstrap_servers
+    consumer = ShareConsumer({"bootstrap.servers": servers, "group.id": "sharers"})
+    consumer.subscribe(["jobs"])
+    try:
+        until = time.monotonic() + DEADLINE_S
+        while Admin({"bootstrap.servers": servers}).share_groups() != {"sharers": "stable"}:
+            consumer.poll(0.1)
+            assert time.monotonic() < until
+        assert main(["groups", "list", "--json", "--bootstrap", servers]) == 0
+        listed = json.loads(capsys.readouterr().out)["groups"]
+        assert listed == [{"group": "sharers", "state": "stable", "protocol": "share"}]
+        for verb in ("describe", "offsets", "delete"):
+            assert main(["groups", verb, "sharers", "--bootstrap", servers]) == 2
+            assert "the group 'sharers' is a share group" in capsys.readouterr().err
+    finally:
+        consumer.close()

@@ -119,7 +119,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run_list(args: argparse.Namespace) -> int:
     """Show every group; returns the exit code."""
-    groups = [{"group": one.group, "state": one.state, "protocol": one.protocol} for one in admin_of(args).groups()]
+    admin = admin_of(args)
+    groups = [{"group": one.group, "state": one.state, "protocol": one.protocol} for one in admin.groups()]
+    groups += [{"group": name, "state": state, "protocol": "share"} for name, state in admin.share_groups().items()]
     if args.json:
         say_json({"groups": groups})
     elif groups:

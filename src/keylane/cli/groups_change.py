@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from keylane.cli.arguments import milliseconds
 from keylane.cli.asking import DRY_RUN
 from keylane.cli.tables import print_table, say
-from keylane.desk.groups import named_in, selected
+from keylane.desk.groups import named_in, no_consumer_group, selected
 from keylane.errors import UsageError
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def delete(admin: Admin, groups: Iterable[str], *, execute: bool) -> dict[str, A
         description = check_empty(admin, group)
         committed = admin.committed_offsets(group)
         if description.state == "dead" and not committed:
-            raise UsageError(f"the group {group!r} does not exist: `keylane groups list` shows those that do")
+            raise no_consumer_group(admin, group)
         rows.append({"group": group, "state": description.state, "offsets": len(committed)})
     if execute:
         for group in names:

@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from keylane.kafka.group_descriptions import Partition
 
 
+def no_consumer_group(admin: Admin, group: str) -> UsageError:
+    """What to raise for a group that is not there, or is one of another kind."""
+    if group in admin.share_groups():
+        return UsageError(
+            f"the group {group!r} is a share group, which has no offset maps: Kafka's kafka-share-groups.sh describes, "
+            "resets and deletes it"
+        )
+    return UsageError(f"the group {group!r} does not exist: `keylane groups list` shows those that do")
+
+
 def gather(
     admin: Admin,
     group: str,
@@ -41,7 +51,7 @@ def gather(
         committed = admin.committed_offsets(group)
     is_starting = is_heard and description.state == "dead"
     if description.state == "dead" and not committed and not is_heard:
-        raise UsageError(f"the group {group!r} does not exist: `keylane groups list` shows those that do")
+        raise no_consumer_group(admin, group)
     owners = {partition: member.member_id for member in description.members for partition in member.assignment}
     names = sorted({*committed, *owners})
     starts, ends = admin.log_starts(names), admin.log_ends(names, read_committed=False)
@@ -157,7 +167,7 @@ def committed_by(admin: Admin, group: str, selections: Iterable[str]) -> dict[Pa
     """What the group has committed, of what is selected (or all). Raises `UsageError` for a group that is not there."""
     committed = admin.committed_offsets(group)
     if not committed and admin.describe_group(group).state == "dead":
-        raise UsageError(f"the group {group!r} does not exist: `keylane groups list` shows those that do")
+        raise no_consumer_group(admin, group)
     wanted = list(selections)
     if not wanted:
         return committed

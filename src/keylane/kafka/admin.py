@@ -37,6 +37,7 @@ from keylane.kafka.places import SERVERS, are_apart, for_groups, for_records
 from keylane.kafka.questions import LastError, Questions
 from keylane.kafka.questions import RefusedError as RefusedError  # whoever asks has it from here
 from keylane.kafka.settings import CONSUMER_ONLY, MEMBER_DEFAULTS, PRODUCER_ONLY
+from keylane.kafka.share_groups import share_groups
 from keylane.kafka.topics import check_may_see, described
 from keylane.pipeline import TRACKING_SETTINGS
 
@@ -345,6 +346,10 @@ class Admin:
         valid = self._ask_group("list the groups", attempt)
         found = [GroupListing(one.group_id, state_name(one.state), str(one.type.name).lower()) for one in valid]
         return sorted(found, key=lambda one: one.group)
+
+    def share_groups(self) -> dict[str, str]:
+        """The state of each share group (KIP-932), by name; none where they cannot be asked for."""
+        return dict(sorted(share_groups(self._kafka).items()))
 
     def describe_group(self, group: str) -> GroupDescription:
         """State, coordinator and members of a group; `dead`, without members, when it does not exist. Raises
