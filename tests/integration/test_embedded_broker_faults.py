@@ -21,6 +21,7 @@ from kio.schema.errors import ErrorCode
 
 import keylane.testing
 from keylane.broker.dispatch import load_apis
+from keylane.coordinator.coordinator import Coordinator
 from keylane.errors import UsageError
 from keylane.testing.faults import group_api_names, kafka_name
 from keylane.wire import conditional_commit
@@ -130,6 +131,37 @@ def test_every_api_that_names_groups_has_faults_of_one_group(kafka: EmbeddedBrok
         client.send_bytes(frame(api, "mine"))
         assert client.is_closed_by_peer()
     assert (fault.met, other.met) == (1, 0)
+
+
+def test_commits_take_the_way_that_they_take_at_a_real_broker_while_there_is_no_fault(
+    kafka: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short: list[int] = []
+    plain = Coordinator.commit_known
+
+    def commit_known(self: Coordinator, known: Any, offset: int, leader_epoch: int) -> Any:
+        short.append(offset)
+        return plain(self, known, offset, leader_epoch)
+
+    monkeypatch.setattr(Coordinator, "commit_known", commit_known)
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "short-way"})
+
+    def commit(offset: int) -> None:
+        consumer.commit(offsets=[TopicPartition("faults", 0, offset)], asynchronous=False)
+
+    kafka.create_topics({"faults": 1})
+    for offset in range(4):
+        commit(offset)
+    assert short == [1, 2, 3], "the first is decoded"
+    fault = kafka.fault("Metadata", times=1, delay_ms=1)
+    commit(4)
+    assert short == [1, 2, 3], "faults are looked for in every request"
+    fault.remove()
+    commit(5)
+    assert short == [1, 2, 3, 5]
+    (committed,) = consumer.committed([TopicPartition("faults", 0)], 30)
+    assert committed.offset == 5
+    consumer.close()
 
 
 def test_a_fault_of_one_group_is_not_another_ones(kafka: EmbeddedBroker) -> None:

@@ -501,6 +501,14 @@ def test_clients_are_told_of_servers_only(one: OffsetServers) -> None:
         assert (found.node_id, found.host, found.port) == node_at(own)
         of_a_transaction = client.ask("find_coordinator", 2, key="t", key_type=1)
         assert (of_a_transaction.node_id, of_a_transaction.host, of_a_transaction.port) == node_at(pair(own, BROKER))
+        of_any = {"state_filters": (), "producer_id_filters": ()}
+        assert client.ask("list_transactions", 0, **of_any).transaction_states == (), "a server has none"
+        with ProtocolClient(f"{of_a_transaction.host}:{of_a_transaction.port}") as its_broker:
+            producer = {"transactional_id": "listed", "transaction_timeout": datetime.timedelta(minutes=1)}
+            producer |= {"producer_id": -1, "producer_epoch": -1}
+            assert its_broker.ask("init_producer_id", 4, **producer).error_code is ErrorCode.none
+            listed = its_broker.ask("list_transactions", 0, **of_any).transaction_states
+            assert [one.transactional_id for one in listed] == ["listed"]
 
 
 def test_versions_whose_answers_name_brokers_are_not_offered(one: OffsetServers) -> None:

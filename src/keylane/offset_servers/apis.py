@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from keylane.broker.config_resources import GROUP
 from keylane.broker.dispatch import Api, decode_request, load_apis
-from keylane.broker.handlers import api_versions, describe_cluster, describe_configs, find_coordinator, list_groups
+from keylane.broker.handlers import (
+    api_versions,
+    describe_cluster,
+    describe_configs,
+    find_coordinator,
+    list_groups,
+    list_transactions,
+)
 from keylane.offset_servers import between, group_requests, known_topics
 from keylane.offset_servers.nodes import all_nodes, controller_id, node_at, pair, told_metadata, told_partitions
 from keylane.offset_servers.relay import Passed
@@ -40,6 +47,7 @@ WITH_TOPIC_IDS = ("consumer_group_describe", "consumer_group_heartbeat")
 """Offered where the log's brokers tell topics' ids."""
 DESCRIBE_CONFIGS, DESCRIBE_TOPIC_PARTITIONS = 32, 75
 API_VERSIONS, DESCRIBE_CLUSTER, FIND_COORDINATOR, LIST_GROUPS, METADATA = 18, 60, 10, 16, 3
+LIST_TRANSACTIONS = 66
 PASSED_ON = {
     0: ("produce", 9),
     1: ("fetch", 10),
@@ -60,6 +68,7 @@ PASSED_ON = {
     44: ("incremental_alter_configs", 1),
     61: ("describe_producers", 0),
     65: ("describe_transactions", 0),
+    66: ("list_transactions", 2),
     75: ("describe_topic_partitions", 0),
 }
 """By key: its name, and the newest version of which answers name no broker, or name it where it can be rewritten."""
@@ -107,6 +116,10 @@ def served(server: Guide, passed: Mapping[int, Passed], *, is_pair: bool) -> dic
         """Of a pair: whoever wants all groups asks each node."""
         return list_groups.answer(header.api_version, codes.NONE, ())
 
+    async def no_transactions(_request: object, header: RequestHeader, _node: object) -> Entity:
+        """Of a server itself: whoever wants all transactions asks each node, and the pairs pass it on."""
+        return list_transactions.answer(header.api_version, ())
+
     own: dict[int, Callable[[Entity, RequestHeader, object], Awaitable[Entity]]] = {
         API_VERSIONS: versions,
         FIND_COORDINATOR: coordinators,
@@ -126,6 +139,8 @@ def served(server: Guide, passed: Mapping[int, Passed], *, is_pair: bool) -> dic
         )
     if is_pair:
         own[LIST_GROUPS] = no_groups
+    elif LIST_TRANSACTIONS in passed:
+        own[LIST_TRANSACTIONS] = no_transactions
     found |= {key: known[key]._replace(handle=handle) for key, handle in own.items()}
     found |= _between(server)
     offered |= {key: (api.min_version, api.max_version) for key, api in found.items()}

@@ -17,15 +17,16 @@ from kio.schema.errors import ErrorCode
 
 from keylane.broker.dispatch import CloseConnectionError, Later, load_apis
 from keylane.errors import UsageError
+from keylane.storage.shared_sync import Round
 from keylane.testing.answers import error_answer
 from keylane.testing.named_groups import groups_of, names_groups
 from keylane.wire import conditional_commit
 from keylane.wire.versions import RequestSchema, request_schema, request_type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
-    from keylane.broker.dispatch import Api, RequestHeader
+    from keylane.broker.dispatch import Api, Begin, RequestHeader, ShortWay
     from keylane.broker.node import Node
     from keylane.broker.sessions import Session
 
@@ -58,6 +59,8 @@ class Faults:
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
+        self._busy: set[asyncio.Task[Any]] = set()
+        """Requests that a fault holds, and what has followed them."""
         self._lock = threading.Lock()
 
     def add(
@@ -122,8 +125,7 @@ class Faults:
     def _wrapped(self, api: Api, order: weakref.WeakKeyDictionary[Session, asyncio.Lock]) -> Api:
         name = kafka_name(api)
 
-        async def handle(received: _Received, header: RequestHeader, node: Node) -> Any:
-            fault = self.take(name, header.client_id, lambda: _groups(api, received, header))
+        async def served(received: _Received, header: RequestHeader, node: Node, fault: Fault | None) -> Any:
             # What follows on the same connection waits with a delayed request: Kafka keeps their order.
             async with order.setdefault(header.session, asyncio.Lock()):
                 if fault is not None and fault.delay_ms:
@@ -137,7 +139,51 @@ class Faults:
                 raise CloseConnectionError(f"a fault disconnects the client after {name}")
             return answer
 
-        return api._replace(handle=handle, begin=None, schema=lambda version: _keeping(api, version))
+        def met(received: _Received, header: RequestHeader) -> Fault | None:
+            return self.take(name, header.client_id, lambda: _groups(api, received, header))
+
+        async def handle(received: _Received, header: RequestHeader, node: Node) -> Any:
+            fault, task = met(received, header), asyncio.current_task()
+            if fault is not None and task is not None:
+                self._busy.add(task)
+                task.add_done_callback(self._busy.discard)
+            return await served(received, header, node, fault)
+
+        def begin(received: _Received, header: RequestHeader, node: Node) -> Any:
+            fault = met(received, header)
+            if fault is None and not self._busy and api.begin is not None:
+                return api.begin(received.request, header, node)
+            return self._begun(served(received, header, node, fault))
+
+        wrapped = api._replace(schema=lambda version: _keeping(api, version))
+        if api.begin is None:
+            return wrapped._replace(handle=handle)
+        return wrapped._replace(begin=begin, short_way=api.short_way and self._wrapped_way(api.short_way, begin))
+
+    def _begun(self, work: Coroutine[Any, Any, Any]) -> Later:
+        """What a fault holds, or what follows it, goes on in a task."""
+        task = asyncio.get_running_loop().create_task(work)
+        over = Round(task.get_loop())
+        self._busy.add(task)
+
+        def done(_: object) -> None:
+            self._busy.discard(task)
+            over.set_result(None)
+            over.tell()
+
+        task.add_done_callback(done)
+        return Later(over, task.result)
+
+    def _wrapped_way(self, way: ShortWay, begin: Begin) -> ShortWay:
+        """The same, while there is no fault to meet and no request is held by one."""
+
+        def answer(known: Any, frame: bytes, node: Node) -> Later | bytes | None:
+            return None if self._faults or self._busy else way.answer(known, frame, node)
+
+        def know(frame: bytes, received: Any, node: Node) -> object:
+            return way.know(frame, received.request, node)
+
+        return way._replace(begin=begin, know=know, answer=answer)
 
 
 class _Received(NamedTuple):

@@ -19,6 +19,8 @@ from keylane.wire import codes
 from keylane.wire.versions import response_module
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
 
@@ -29,7 +31,6 @@ LACKS = "nothing"
 
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
-    module = response_module("list_transactions", header.api_version)
     known = {state.title for state in State}
     wanted = set(request.state_filters)
     producers = set(request.producer_id_filters)
@@ -43,7 +44,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
         error = codes.INVALID_REGULAR_EXPRESSION
     now_ms = time.time_ns() // 1_000_000
     rows = [
-        module.TransactionState(
+        response_module("list_transactions", header.api_version).TransactionState(
             transactional_id=name, producer_id=found.producer_id, transaction_state=found.state.title
         )
         for name, found in transactions.ids
@@ -52,9 +53,14 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
         and (least_ms < 0 or now_ms - found.started_ms > least_ms)
         and (matches is None or matches(name))
     ]
-    return module.ListTransactionsResponse(
+    return answer(header.api_version, () if error != codes.NONE else rows, error, sorted(wanted - known))
+
+
+def answer(version: int, rows: Iterable[Any], error: int = codes.NONE, unknown_states: Iterable[str] = ()) -> Any:
+    """With these transactions."""
+    return response_module("list_transactions", version).ListTransactionsResponse(
         throttle_time=datetime.timedelta(0),
         error_code=ErrorCode(error),
-        unknown_state_filters=tuple(sorted(wanted - known)),
-        transaction_states=() if error != codes.NONE else tuple(rows),
+        unknown_state_filters=tuple(unknown_states),
+        transaction_states=tuple(rows),
     )
