@@ -62,7 +62,8 @@ class MemoryTransaction:
     def purged_below(self, scope: str, partition: int) -> int:
         return self.below.get((scope, partition), 0)
 
-    def purge(self, scope: str, partition: int, below: int) -> None:
+    def purge(self, scope: str, partition: int, below: int, samples: int = 0) -> None:
+        del samples  # none stays
         self.below[scope, partition] = max(below, self.purged_below(scope, partition))
         for one in [one for one in self.done if one[:2] == (scope, partition) and one.offset < below]:
             del self.done[one]

@@ -175,11 +175,12 @@ class Cell:
         return len(every - done.keys()), sum(done.values()) - len(done)
 
     def identities_left(self) -> int:
-        """Of records below the group's committed offset, which nobody can ask for again."""
+        """Of records below the group's committed offset, which nobody can ask for again; samples of purges aside."""
         left = 0
         for (topic, partition), committed in self.stage.committed().items():
             below = f"scope LIKE '%/{self.stage.group}/{topic}/%' AND part = {partition} AND at < {committed.base}"
-            left += self.query(f"SELECT count(*) FROM keylane_processed WHERE {below}")[0][0]
+            purged = "LEFT JOIN keylane_purged USING (scope, part) WHERE at >= coalesce(below, 0)"
+            left += self.query(f"SELECT count(*) FROM keylane_processed {purged} AND {below}")[0][0]
         return left
 
     def prepare(self, kills: Iterable[tuple[Point, int]] = (), **more: Any) -> Plan:

@@ -51,6 +51,9 @@ logger = logging.getLogger("keylane.delivery")
 PURGE_EVERY_S = 10.0
 """How long after a commit identities are purged at the latest."""
 
+SAMPLES = 128
+"""Of purged places, in a partition."""
+
 ANSWER_S = 60.0
 """How long a rebalance waits for a database that has answered before: a restart."""
 
@@ -416,7 +419,7 @@ class House:
                     transaction.purge_before(self._identities.group, before_ms)
                 else:
                     for (topic, partition), offset in sorted(self._committed.items()):
-                        transaction.purge(self._identities.scope(topic), partition, offset)
+                        transaction.purge(self._identities.scope(topic), partition, offset, SAMPLES)
         except Exception as error:  # a database that does not answer
             logger.warning("identities could not be purged, and will be later: %s", line_of(error))
             self._disconnect()

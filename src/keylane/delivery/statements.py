@@ -13,10 +13,6 @@ from keylane.delivery.stores import Identity, Position
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-MAX_SAMPLES = 128
-"""Of purged places in a partition. Beyond, every second one of the older half goes: what is long ago is told less
-exactly."""
-
 TABLES = (
     """CREATE TABLE IF NOT EXISTS keylane_processed (
   scope text NOT NULL, part integer NOT NULL, at {bigint} NOT NULL, key text NOT NULL, done_ms {bigint} NOT NULL,
@@ -71,8 +67,8 @@ class Housekeeping:
         found = self.run(f"SELECT below FROM keylane_purged {OF_PARTITION}", (scope, partition)).fetchone()
         return int(found[0]) if found else 0
 
-    def purge(self, scope: str, partition: int, below: int) -> None:
-        """The last place of each purge stays as a sample, by which its log is known again."""
+    def purge(self, scope: str, partition: int, below: int, samples: int = 0) -> None:
+        """The last place of each purge stays as a sample."""
         before = self.purged_below(scope, partition)
         if before >= below:
             return
@@ -82,23 +78,19 @@ class Housekeeping:
             (scope, partition, below),
         )
         span = f"{OF_PARTITION} AND at >= %s AND at < %s"
-        self.run(
-            f"DELETE FROM keylane_processed {span} AND at < (SELECT max(at) FROM keylane_processed {span})",
-            (scope, partition, before, below, scope, partition, before, below),
-        )
-        self.run(
-            f"UPDATE keylane_processed SET outputs = NULL {span} AND outputs IS NOT NULL",
-            (scope, partition, before, below),
-        )
-        self._thin_samples(scope, partition, below)
-
-    def _thin_samples(self, scope: str, partition: int, below: int) -> None:
+        parameters = (scope, partition, before, below)
+        if not samples:
+            self.run(f"DELETE FROM keylane_processed {span}", parameters)
+            return
+        last = f"(SELECT max(at) FROM keylane_processed {span})"
+        self.run(f"DELETE FROM keylane_processed {span} AND at < {last}", (*parameters, *parameters))
+        self.run(f"UPDATE keylane_processed SET outputs = NULL {span} AND outputs IS NOT NULL", parameters)
         found = self.run(
             f"SELECT at FROM keylane_processed {OF_PARTITION} AND at >= 0 AND at < %s ORDER BY at",
             (scope, partition, below),
         ).fetchall()
-        if len(found) > MAX_SAMPLES:
-            self.forget_places(scope, partition, [at for (at,) in found[1 : MAX_SAMPLES // 2 : 2]])
+        if len(found) > samples:  # what is long ago is told less exactly
+            self.forget_places(scope, partition, [at for (at,) in found[1 : len(found) // 2 : 2]])
 
     def purge_before(self, scope: str, before_ms: int) -> None:
         self.run("DELETE FROM keylane_processed WHERE scope = %s AND done_ms < %s", (scope, before_ms))

@@ -69,8 +69,9 @@ class Transaction(Protocol):
     def purged_below(self, scope: str, partition: int) -> int:
         """The offset below which identities were purged; 0 when none was."""
 
-    def purge(self, scope: str, partition: int, below: int) -> None:
-        """Forget the places below this offset, and remember that."""
+    def purge(self, scope: str, partition: int, below: int, samples: int = 0) -> None:
+        """Forget the places below this offset, and remember that. Up to so many of them may stay without their
+        outputs, by which `keylane store check` knows the log again."""
 
     def purge_before(self, scope: str, before_ms: int) -> None:
         """Forget what was processed before this time, in milliseconds since the epoch: keys and places. Nothing is

@@ -125,6 +125,25 @@ class StoreContract:
             assert claim(transaction, Identity(scope, 1, 0)) is None, "another partition"
         opened.close()
 
+    def test_what_stays_of_a_purge_counts_as_processed(self, store: Store) -> None:
+        """A store may keep samples, or none."""
+        scope, opened = self._ready(store)
+        for begin in range(0, 40, 4):
+            with opened.transaction() as transaction:
+                places = [Identity(scope, 0, begin + one) for one in range(4)]
+                assert transaction.claim_all(dict.fromkeys(places, 5)) == {}
+                transaction.keep_all(dict.fromkeys(places, b"outputs"))
+            with opened.transaction() as transaction:
+                transaction.purge(scope, 0, begin + 4, 5)
+        with opened.transaction() as transaction:
+            stays = transaction.places(scope, 0)
+            assert len(stays) <= 5
+            assert set(stays.values()) <= {5}
+            found = transaction.claim_all({Identity(scope, 0, offset): 6 for offset in range(41)})
+            assert {one.offset for one in found} == set(range(40))
+            assert all(one.outputs == b"" for one in found.values())
+        opened.close()
+
     def test_outputs_are_kept_as_they_are_each_with_its_identity(self, store: Store) -> None:
         """Of a row of a DataFrame they are all that stands for the call that is not made again."""
         scope, opened = self._ready(store)
