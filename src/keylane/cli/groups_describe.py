@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keylane.cli.tables import print_table, runs_text, say
+from keylane.consumer.snapshot import some_of
 
 if TYPE_CHECKING:
     from keylane.desk import Report
@@ -21,6 +22,9 @@ def print_report(report: Report) -> None:
     parts += [f"{name} {report[name]:,}" for name in ("lag", "remaining") if report[name] is not None]
     say(f"group {report['group']}: {', '.join(parts)}")
     say()
+    if report["unassigned"]:
+        say(f"no member has {some_of(report['unassigned'])}: nothing of these is read")
+        say()
     if report["members"]:
         rows = (
             (one["member_id"], one["client_id"], one["host"], _assignment_text(one["assignment"]))

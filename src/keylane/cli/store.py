@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keylane.cli.asking import DRY_RUN, add_command, add_execute, admin_with, settings_of, show
+from keylane.cli.tables import print_table, say
 
 if TYPE_CHECKING:
     import argparse
@@ -101,7 +102,6 @@ def run(args: argparse.Namespace) -> int:
 
 def print_findings(report: Report) -> None:
     """As a table."""
-    from keylane.cli.tables import print_table
 
     headings = (
         "TOPIC",
@@ -123,12 +123,12 @@ def print_findings(report: Report) -> None:
     print_table(headings, rows, numbers=range(1, len(names)))
     missing = sum(one["missing"] for one in report["partitions"])
     if report["command"] == "check":
-        print(f"group {report['group']}: the store has not {missing} records that count as done")
+        say(f"group {report['group']}: the store has not {missing} records that count as done")
     elif report["executed"]:
         done = "run now" if report["command"] == "forget" else "count as done"
-        print(f"group {report['group']}: {missing} records {done}")
+        say(f"group {report['group']}: {missing} records {done}")
     else:
-        print(DRY_RUN)
+        say(DRY_RUN)
 
 
 def run_schema(args: argparse.Namespace) -> int:
@@ -136,5 +136,6 @@ def run_schema(args: argparse.Namespace) -> int:
     from keylane.delivery.statements import schema_of
 
     for statement in schema_of("sqlite" if args.sqlite else "postgresql"):
-        print(f"{statement};")
+        for line in f"{statement};".splitlines():
+            say(line)
     return 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from functools import reduce
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from keylane.flow.breakers import OpenBreaker, longest
 from keylane.flow.failures import merged
@@ -98,7 +98,7 @@ class Wait:
         return Wait(self.group, both or self.members, max(self.session_timeout_ms, other.session_timeout_ms))
 
     def __str__(self) -> str:
-        shown = _some(self.members)
+        shown = some_of(self.members)
         who = f"member {shown}" if len(self.members) == 1 else f"one of the members {shown}"
         return (
             f"waits for the rebalance of group {self.group}: {who} may be dead: up to "
@@ -109,7 +109,7 @@ class Wait:
 _SHOWN = 3
 
 
-def _some(names: Sequence[str]) -> str:
+def some_of(names: Sequence[str]) -> str:
     """The first of them, and how many more there are."""
     shown, more = ", ".join(names[:_SHOWN]), len(names) - _SHOWN
     return f"{shown} and {more} more" if more > 0 else shown
@@ -126,20 +126,43 @@ class OpenTransactions:
         return OpenTransactions(tuple(sorted({*self.places, *other.places})))
 
     def __str__(self) -> str:
-        shown = _some([f"{topic}-{number} from offset {offset} on" for topic, number, offset in self.places])
+        shown = some_of([f"{topic}-{number} from offset {offset} on" for topic, number, offset in self.places])
         return (
             f"waits for an open transaction: {shown}; kafka-transactions.sh describe-producers names its "
             "producer, and abort ends it where that is gone"
         )
 
 
-def _merged_waits(waits: Sequence[Wait | OpenTransactions]) -> Wait | OpenTransactions | None:
+@dataclass(frozen=True, slots=True)
+class Unassigned:
+    """Partitions that are to be read, and that no member of the group has."""
+
+    group: str
+    partitions: tuple[tuple[str, int], ...]
+
+    def merge(self, other: Unassigned) -> Unassigned:
+        """Of two members, of which one may have asked before the other."""
+        return Unassigned(self.group, tuple(sorted({*self.partitions, *other.partitions})))
+
+    def __str__(self) -> str:
+        shown = some_of([f"{topic}-{number}" for topic, number in self.partitions])
+        return f"nobody in group {self.group} has {shown}: nothing of these is read until the group divides them anew"
+
+
+Waits: TypeAlias = "Wait | OpenTransactions | Unassigned"
+"""What a consumer waits for, when that takes long."""
+
+
+def _merged_waits(waits: Sequence[Waits]) -> Waits | None:
     """A rebalance first: until it is over, nobody reads."""
     rebalances = [one for one in waits if isinstance(one, Wait)]
     if rebalances:
         return reduce(Wait.merge, rebalances)
     opened = [one for one in waits if isinstance(one, OpenTransactions)]
-    return reduce(OpenTransactions.merge, opened) if opened else None
+    if opened:
+        return reduce(OpenTransactions.merge, opened)
+    unassigned = [one for one in waits if isinstance(one, Unassigned)]
+    return reduce(Unassigned.merge, unassigned) if unassigned else None
 
 
 Begun = tuple[float, str, int, int]
@@ -206,8 +229,9 @@ class Snapshot:
     """Failed attempts by what was raised, and where; and coroutines that block their loop."""
     breakers: tuple[OpenBreaker, ...] = ()
     """Services that are down, and for how long: what would call them is held."""
-    waits: Wait | OpenTransactions | None = None
-    """What a consumer waits for, when that takes long: to join its group, or to read on; None when it need not wait."""
+    waits: Waits | None = None
+    """What a consumer waits for, when that takes long: to join its group, to read on, or for its group to give somebody
+    partitions that nobody has; None when it need not wait."""
 
     @classmethod
     def of(

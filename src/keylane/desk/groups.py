@@ -13,7 +13,7 @@ from keylane.offsets import decode
 from keylane.offsets.codec import encoding_of, map_origin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from keylane.desk import Report
     from keylane.kafka.admin import Admin, CommittedOffset
@@ -44,7 +44,8 @@ def gather(
     `offset_map` is null without metadata, and for metadata that is not an offset map, or a copied one, which
     `metadata_error` then says; `map_origin` is as in `keylane.offsets.codec.MapOrigin`. `remaining` is what is really
     left: `lag` less what the offset map has complete, and less what retention has dropped. What is not known (an offset
-    without a commit, the end of a topic that is gone) is null.
+    without a commit, the end of a topic that is gone) is null. `unassigned` are partitions that no member of a stable
+    group has, of topics of which one has others.
     """
     description = admin.describe_group(group)
     if committed is None:
@@ -53,7 +54,8 @@ def gather(
     if description.state == "dead" and not committed and not is_heard:
         raise no_consumer_group(admin, group)
     owners = {partition: member.member_id for member in description.members for partition in member.assignment}
-    names = sorted({*committed, *owners})
+    unassigned = _unassigned(admin, owners) if description.state == "stable" else []
+    names = sorted({*committed, *owners, *unassigned})
     starts, ends = admin.log_starts(names), admin.log_ends(names, read_committed=False)
     partitions = [
         _partition_report(name, committed.get(name), starts[name], ends[name], owners.get(name)) for name in names
@@ -75,9 +77,18 @@ def gather(
             for member in description.members
         ],
         "partitions": partitions,
+        "unassigned": [f"{topic}-{partition}" for topic, partition in unassigned],
         "lag": _total(partitions, "lag"),
         "remaining": _total(partitions, "remaining"),
     }
+
+
+def _unassigned(admin: Admin, owners: Collection[Partition]) -> list[Partition]:
+    """Partitions that nobody has, of topics of which somebody has others."""
+    topics = {topic for topic, _ in owners}
+    counts = admin.topics() if topics else {}
+    every = [(topic, partition) for topic in sorted(topics) for partition in range(counts.get(topic, 0))]
+    return [name for name in every if name not in owners]
 
 
 def _total(partitions: list[Report], name: str) -> int | None:

@@ -82,7 +82,7 @@ class Queue:
     def _changes(
         self, committed: Mapping[tuple[str, int], CommittedOffset], maps: Mapping[tuple[str, int], OffsetMap]
     ) -> dict[tuple[str, int], int | None]:
-        starts, ends = self.admin.log_starts(committed), self.admin.log_ends(committed)
+        starts, ends = self.admin.log_starts(committed), self.admin.log_ends(committed, read_committed=False)
         reached = {
             name: Reached(one.offset, one.leader_epoch, starts[name] or 0, ends[name] or 0, maps[name].span > 0)
             for name, one in committed.items()

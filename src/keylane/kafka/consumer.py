@@ -42,6 +42,7 @@ from keylane.kafka.open_wait import OpenWait
 from keylane.kafka.places import SERVERS, are_apart, for_groups
 from keylane.kafka.presence import Heartbeats, Presence, interval_ms, session_s
 from keylane.kafka.settings import consumer_settings, fetcher_settings, is_cooperative, makes_topics, member_settings
+from keylane.kafka.unassigned_wait import UnassignedWait
 from keylane.options import DeadLetter
 from keylane.patterns import is_pattern
 from keylane.pipeline import OFFSETS_SERVERS, External
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
     from keylane.consumer.commits import CommitProblem
     from keylane.consumer.ports import ConsumerListener, Offset
-    from keylane.consumer.snapshot import OpenTransactions, Wait
+    from keylane.consumer.snapshot import Waits
     from keylane.consumer.start import Start
     from keylane.kafka import exact_transactions
     from keylane.kafka.group_times import GroupTimes
@@ -99,6 +100,8 @@ class KafkaConsumer:
         self._fetcher = Fetcher(reader, Logs(reader, self._patience, self._faults), self._faults, self.suspect)
         self._commits = exact.CommitQueue(self._group)
         self._member = self._new_member()
+        rejoin = None if self._instance is None else lambda: self._member.rejoin()
+        self._unassigned = UnassignedWait(pipeline.kafka, pipeline.subscription, self._name, rejoin)
 
     def _member_client(self) -> Consumer:
         kafka = self._groups
@@ -149,8 +152,12 @@ class KafkaConsumer:
         return member
 
     def trouble(self) -> str | None:
-        """Why this is no member of its group that has its partitions, or soon will; None when it is. Any thread."""
-        return None if self._pipeline.assignment else self._presence.trouble(monotonic())
+        """Why this is no member of its group that has its partitions, or soon will; None when it is, and the group has
+        all that is to be read. Any thread."""
+        if self._pipeline.assignment:
+            return None
+        unassigned = self._unassigned.wait
+        return self._presence.trouble(monotonic()) or (None if unassigned is None else str(unassigned))
 
     def _join_again(self) -> None:
         """The member was given up: another one takes its place. What it had is lost, and given anew."""
@@ -169,9 +176,10 @@ class KafkaConsumer:
         return None if self._pipeline.assignment else session_s(self._pipeline.kafka)
 
     @property
-    def waits(self) -> Wait | OpenTransactions | None:
-        """What this member waits for while it joins its group, or cannot read on; any thread."""
-        return self._group_wait.wait or self._fetcher.open_wait.wait
+    def waits(self) -> Waits | None:
+        """What this member waits for while it joins its group, or cannot read on; and what nobody in its group has. Any
+        thread."""
+        return self._group_wait.wait or self._fetcher.open_wait.wait or self._unassigned.wait
 
     def check_starts(
         self, check: Callable[[Sequence[Start]], Sequence[Start]], before_commit: Callable[[Sequence[Offset]], None]
@@ -213,6 +221,8 @@ class KafkaConsumer:
     def subscribe(self, listener: ConsumerListener) -> None:
         self._listener = listener
         self._member.start(listener)
+        if not self._pipeline.assignment:
+            self._unassigned.start()
         topics = self._pipeline.reads
         if not is_pattern(topics[0]):
             self._fetcher.expect(topics[0])
@@ -247,6 +257,7 @@ class KafkaConsumer:
         self.interrupt()
         self._commits.forget()
         self._group_wait.close()
+        self._unassigned.close()
         self._member.close()
         self._fetcher.close()
         self._faults.raise_broken()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from confluent_kafka import KafkaException, TopicPartition
 
 from keylane.consumer.commits import CommitProblem
-from keylane.errors import PeerError, StoreError
+from keylane.errors import PeerError, StoreError, UsageError
 from keylane.kafka import exact, exact_transactions
 from keylane.kafka.faults import NO_PARTITION, commit_problem, error_of
 from keylane.kafka.instance_name import is_fenced
@@ -143,6 +143,7 @@ class GroupMember:
         """What of it goes on, and why not where it was sought."""
         self._reloads: SimpleQueue[Sequence[tuple[Name, int]]] = SimpleQueue()
         self._suspected: SimpleQueue[str] = SimpleQueue()
+        self._must_rejoin = threading.Event()
         self._owning = threading.Lock()
         """Guards what is ours and the client's life against a transaction's offsets, which are sent on another thread.
         """
@@ -170,6 +171,11 @@ class GroupMember:
     def suspect(self, topic: str) -> None:
         """A broker does not know this topic. Any thread."""
         self._suspected.put(topic)
+
+    def rejoin(self) -> None:
+        """Give back what is ours, and let another member take this one's place, so that the group divides all anew. Of
+        a static member of the classic protocol. Any thread."""
+        self._must_rejoin.set()
 
     def close(self) -> None:
         """Leave the group. Without a coordinator that takes long, and is left to the thread: it ends by itself."""
@@ -236,16 +242,13 @@ class GroupMember:
             self._do(self._membership.assigned_by_hand(list(self._pipeline.assignment)))
             return
         if self._instance is not None:
-            self._instance.look(self._topics_that_are_there, self._patience)
+            self._instance.look(lambda: self._logs.partitions(self._pipeline.subscription), self._patience)
         self._client.subscribe(
             [for_clients(one) if is_pattern(one) else one for one in self._pipeline.subscription],
             on_assign=self._on_assign,
             on_revoke=self._on_revoke,
             on_lost=self._on_lost,
         )
-
-    def _topics_that_are_there(self) -> set[str]:
-        return {topic for topic, _ in self._logs.partitions(self._pipeline.subscription)}
 
     def _poll(self) -> None:
         event = self._client.poll(REVOKING_POLL_S if self._membership.is_ending else POLL_S)
@@ -262,8 +265,23 @@ class GroupMember:
             self._do(self._membership.reloaded(self._reloads.get()))
         if not self._membership.is_ending:
             self._tell_moved()
+            if self._instance is not None and self._must_rejoin.is_set():
+                self._rejoin(self._instance)
+                return
             self._begin_seek()
             self._look_for_topics()
+
+    def _rejoin(self, instance: InstanceName) -> None:
+        """First have what is ours come to its end, as for a revoke that the group does not see; then go."""
+        if self._membership.ours:
+            self._do(self._membership.revoked(sorted(self._membership.ours)))
+            return
+        self._must_rejoin.clear()
+        try:
+            instance.leave(self._patience)
+        except (PeerError, UsageError) as error:
+            logger.warning("member %r of group %r cannot join anew: %s", instance.name, self._pipeline.group_id, error)
+        self.is_given_up = True
 
     def _finish_what_ended(self) -> None:
         """Commit and give back what is ending, once its records are through."""

@@ -8,8 +8,8 @@ librdkafka cannot tell the two apart, and gives its client up. The coordinator c
 that this consumer had, or that was there before it came, is no other process that came later.
 
 A coordinator gives a static member that comes back what it had, and asks nobody to divide the partitions anew, also
-when it comes back with other topics: what it had is of the topics of before, and what is new is nobody's. So a
-predecessor with other topics is taken out of the group first.
+when it comes back with other topics, or partitions were added meanwhile: what it had is of before, and what is new is
+nobody's. So a predecessor that is behind is taken out of the group first, and the group divides all anew.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import KafkaError
 
+from keylane.consumer.snapshot import some_of
 from keylane.errors import BrokerUnavailableError, FencedError, PeerError, UsageError
 from keylane.kafka import exact, exact_transactions
 from keylane.kafka.faults import PASSING
@@ -27,13 +28,16 @@ from keylane.wire import codes
 from keylane.wire.primitives import FieldError, FieldReader, array_length, string
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from confluent_kafka import Consumer
 
     from keylane.kafka.logs import Patience
 
 logger = logging.getLogger("keylane.kafka")
+
+Name = tuple[str, int]
+"""Topic and partition."""
 
 ANSWER_S = 5.0
 """How long one question to a broker waits."""
@@ -50,6 +54,8 @@ class Holder(NamedTuple):
     member_id: str
     topics: frozenset[str] | None
     """What it is subscribed to; None while the group rebalances."""
+    assigned: frozenset[Name] | None
+    """What the members of the group have, this one among them; None while the group rebalances."""
 
 
 class InstanceName:
@@ -65,35 +71,40 @@ class InstanceName:
         self._ours_or_older: set[str] = set()
         """Member ids that cannot be another process's that came after this one."""
 
-    def look(self, topics: Callable[[], Iterable[str]], patience: Patience) -> None:
-        """Before the first join, with the topics that will be subscribed to and are there: whoever has the name now is
-        older. Without an answer nobody is known to be."""
+    def look(self, partitions: Callable[[], Iterable[Name]], patience: Patience) -> None:
+        """Before the first join, with the partitions that will be subscribed to and are there: whoever has the name now
+        is older. Without an answer nobody is known to be."""
         whose = f"member {self.name!r} of group {self._group!r}"
         try:
-            self._patiently(lambda: self._know_predecessor(topics), patience, whose)
+            self._patiently(lambda: self._know_predecessor(partitions), patience, whose)
         except BrokerUnavailableError as error:
             logger.warning("%s", error)
         except (PeerError, UsageError) as error:
             logger.warning("%s: who has the name is not known: %s", whose, error)
 
-    def _know_predecessor(self, topics: Callable[[], Iterable[str]]) -> Holder | None:
+    def _know_predecessor(self, partitions: Callable[[], Iterable[Name]]) -> Holder | None:
         holder = self._holder()
         if holder is not None:
             self._ours_or_older.add(holder.member_id)
-            self._take_out(holder, frozenset(topics()))
+            if (why := _behind(holder, frozenset(partitions()))) is not None:
+                whose = f"member {self.name!r} of group {self._group!r}"
+                logger.info("%s: %s: the group divides its partitions anew", whose, why)
+                self._take_out(holder)
         return holder
 
-    def _take_out(self, holder: Holder, topics: frozenset[str]) -> None:
-        """If it is subscribed to others than these."""
-        if holder.topics is None or holder.topics == topics:
-            return
-        logger.info(
-            "member %r of group %r was subscribed to %s, and is to %s now: the group divides its partitions anew",
-            self.name,
-            self._group,
-            ", ".join(sorted(holder.topics)) or "nothing",
-            ", ".join(sorted(topics)) or "nothing",
-        )
+    def leave(self, patience: Patience) -> None:
+        """Take this member out of its group, in which it would stay for a session. Raises `BrokerUnavailableError`,
+        `PeerError` and `UsageError`."""
+
+        def taken_out() -> Holder | None:
+            holder = self._holder()
+            if holder is not None and holder.member_id in self._ours_or_older:
+                self._take_out(holder)
+            return holder
+
+        self._patiently(taken_out, patience, f"member {self.name!r} of group {self._group!r}")
+
+    def _take_out(self, holder: Holder) -> None:
         member = string(holder.member_id) + string(self.name)
         request = string(self._group) + array_length(1) + member
         reader = FieldReader(self._ask(_LEAVE_GROUP, _LEAVE_VERSION, request))
@@ -172,18 +183,20 @@ def read_holder(answer: bytes, name: str) -> Holder | None:
         reader.int32()  # the throttle time
         reader.int32()  # one group
         _check(reader.int16())
-        for _ in range(4):  # group, state, protocol type, protocol
-            reader.string()
-        holder = None
+        _group, state, _type, _protocol = (reader.string() for _ in range(4))
+        assigned: set[Name] = set()
+        found: tuple[str, bytes] | None = None
         for _ in reader.items():
             member_id, instance, _client_id, _host = (reader.nullable_string() for _ in range(4))
             metadata = reader.sized_bytes()
-            reader.sized_bytes()  # its assignment
+            assigned.update(_assigned(reader.sized_bytes()))
             if instance == name and member_id is not None:
-                holder = Holder(member_id, _topics(metadata))
+                found = member_id, metadata
     except FieldError as error:
         raise OSError(f"the coordinator answers what is no description of a group: {error}") from error
-    return holder
+    if found is None:
+        return None
+    return Holder(found[0], _topics(found[1]), frozenset(assigned) if state == "Stable" else None)
 
 
 def _check(code: int) -> None:
@@ -200,6 +213,30 @@ def _topics(metadata: bytes) -> frozenset[str] | None:
     reader = FieldReader(metadata)
     reader.int16()  # the version
     return frozenset(reader.string() for _ in reader.items())
+
+
+def _assigned(assignment: bytes) -> list[Name]:
+    """Of a consumer's assignment, in any of its versions."""
+    if not assignment:
+        return []
+    reader = FieldReader(assignment)
+    reader.int16()  # the version
+    return [(topic, one) for topic, ones in _by_topic(reader) for one in ones]
+
+
+def _by_topic(reader: FieldReader) -> Iterator[tuple[str, list[int]]]:
+    for _ in reader.items():
+        yield reader.string(), [reader.int32() for _ in reader.items()]
+
+
+def _behind(holder: Holder, partitions: frozenset[Name]) -> str | None:
+    """Why what a predecessor had is not all that these partitions of its successor are; None when it is."""
+    topics = frozenset(topic for topic, _ in partitions)
+    if holder.topics is not None and holder.topics != topics:
+        before, now = (", ".join(sorted(some)) or "nothing" for some in (holder.topics, topics))
+        return f"it was subscribed to {before}, and is to {now} now"
+    left = sorted(partitions - holder.assigned) if holder.assigned is not None else []
+    return f"nobody has {some_of([f'{topic}-{one}' for topic, one in left])}" if left else None
 
 
 def is_fenced(client: Consumer, error: KafkaError) -> bool:

@@ -163,6 +163,11 @@ class SoleMember:
         self._deleted = (self._deleted - topics) | gone
         return {name for name in names if name[0] in gone}
 
+    def _partitions(self) -> list[tuple[str, int]]:
+        """Those of the topics that are there."""
+        counts = Admin(self._kafka).topics()
+        return [(topic, one) for topic in self._topics for one in range(counts.get(topic, 0))]
+
     def _commit_now(self, offsets: Sequence[Offset]) -> dict[tuple[str, int], CommitProblem]:
         try:
             with self._committing:
@@ -203,7 +208,7 @@ class SoleMember:
     def _serve(self) -> None:
         subscribed: frozenset[str] = frozenset()
         try:
-            self._instance.look(lambda: self._topics, self._patience)
+            self._instance.look(self._partitions, self._patience)
             while not self._closing.is_set():
                 if self._topics != subscribed:
                     subscribed = self._topics

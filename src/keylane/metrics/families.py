@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from keylane.consumer.snapshot import Unassigned
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -94,12 +96,16 @@ PARTITION_GAUGES = {
 """Fields of `PartitionSnapshot`, by topic and partition."""
 
 
+UNASSIGNED = "Partitions to be read that no member of the group has, for longer than a refresh of metadata takes"
+
+
 def families(snapshot: Snapshot) -> list[Family]:
     """Every metric of a snapshot; those without a value yet are left out."""
     made = [_plain(name, "counter", text, getattr(snapshot, name)) for name, text in COUNTERS.items()]
     made += [_plain(name, "gauge", text, getattr(snapshot, name)) for name, text in GAUGES.items()]
     made += [
         _plain("partitions", "gauge", "Assigned partitions", len(snapshot.partitions)),
+        _plain("unassigned_partitions", "gauge", UNASSIGNED, _unassigned(snapshot)),
         _plain("handler_seconds", "histogram", "How long handlers took", snapshot.handler_latency),
         _plain("commit_seconds", "histogram", "From a commit to its acknowledgement", snapshot.commit_latency),
     ]
@@ -109,6 +115,10 @@ def families(snapshot: Snapshot) -> list[Family]:
     made += _by_partition(snapshot.partitions)
     made += _head_of_line(snapshot)
     return made
+
+
+def _unassigned(snapshot: Snapshot) -> int:
+    return len(snapshot.waits.partitions) if isinstance(snapshot.waits, Unassigned) else 0
 
 
 def health_families(health: Health) -> list[Family]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from keylane.consumer.snapshot import OldestRecord, OpenTransactions, PartitionSnapshot, Snapshot, Wait
+    from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot, Snapshot, Waits
     from keylane.flow.breakers import OpenBreaker
     from keylane.spark.lane_record import LaneStatus
 
@@ -76,7 +76,7 @@ class Progress:
     incomplete: int
     oldest: OldestRecord | None
     breakers: tuple[OpenBreaker, ...]
-    waits: Wait | OpenTransactions | None
+    waits: Waits | None
     lanes: tuple[LaneStatus, ...]
 
     def to_dict(self) -> dict[str, Any]:

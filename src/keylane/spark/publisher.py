@@ -17,7 +17,7 @@ from keylane.spark.progress import ProgressReporter
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from keylane.consumer.snapshot import OpenTransactions, Wait
+    from keylane.consumer.snapshot import Waits
     from keylane.spark.lane_record import LaneRecord, LaneStatus
     from keylane.spark.listeners import Listeners
     from keylane.spark.plan import LanePlan
@@ -63,7 +63,7 @@ class Publisher:
         self.load = Load()
         self._reporter = ProgressReporter(plan.query, plan.log_ends)
         self._failures = FailureReport()
-        self._waits: Wait | OpenTransactions | None = None
+        self._waits: Waits | None = None
         self._progress: deque[Progress] = deque(maxlen=plan.recent_progress)
         self.view = self._view("Starting lanes", active=True, error=None)
 

@@ -48,7 +48,7 @@ def changes(before: Report, after: Report) -> Report:
 
 def head(report: Report, *, reports: bool) -> Report:
     """Of a group, as `groups describe` says it; `reports`: whether its members ever did."""
-    names = ("group", "state", "protocol", "assignor", "coordinator", "lag", "remaining")
+    names = ("group", "state", "protocol", "assignor", "coordinator", "lag", "remaining", "unassigned")
     return {name: report[name] for name in names} | {"reports": reports}
 
 

@@ -37,7 +37,7 @@ class Coordinator(InstanceName):
         answer = self._answers.pop(0)
         if isinstance(answer, OSError):
             raise answer
-        return None if answer is None else Holder(answer, None)
+        return None if answer is None else Holder(answer, None, None)
 
 
 @pytest.fixture
@@ -88,14 +88,21 @@ def test_the_answer_is_read_field_by_field() -> None:
     def text(value: str) -> bytes:
         return struct.pack(">h", len(value.encode())) + value.encode()
 
+    def sized(what: bytes) -> bytes:
+        return struct.pack(">i", len(what)) + what
+
+    assignment = sized(struct.pack(">hi", 0, 1) + text("a") + struct.pack(">iii", 2, 0, 2) + struct.pack(">i", -1))
+
     def member(*names: str) -> bytes:
         metadata = struct.pack(">hi", 3, 2) + text("a") + text("b") + struct.pack(">i", -1)
-        return b"".join(map(text, names)) + struct.pack(">i", len(metadata)) + metadata + struct.pack(">i", -1)
+        return b"".join(map(text, names)) + sized(metadata) + assignment
 
     rows = struct.pack(">h", 0) + text("g") + text("Stable") + text("consumer") + text("range") + struct.pack(">i", 3)
     dynamic = text("id-0") + struct.pack(">h", -1) + text("app") + text("/h") + struct.pack(">ii", 0, 0)
     rows += dynamic + member("id-1", "other", "app", "/h") + member("id-2", "one", "äpp", "/10.0.0.7")
-    assert read_holder(bytes(4) + struct.pack(">i", 1) + rows, "one") == Holder("id-2", frozenset({"a", "b"}))
+    assert read_holder(bytes(4) + struct.pack(">i", 1) + rows, "one") == Holder(
+        "id-2", frozenset({"a", "b"}), frozenset({("a", 0), ("a", 2)})
+    )
     with pytest.raises(OSError, match="error code 15"):
         read_holder(bytes(8) + struct.pack(">h", 15), "one")
     with pytest.raises(PeerError, match="error code 30"):

@@ -100,6 +100,7 @@ def described(*partitions: dict[str, Any], members: tuple[dict[str, Any], ...] =
         "partitions": list(partitions),
         "lag": 3,
         "remaining": 2,
+        "unassigned": [],
     }
 
 

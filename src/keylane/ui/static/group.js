@@ -109,6 +109,7 @@ function drawFacts(facts, view) {
   const reports = [...(view.members?.values() ?? [])].filter((one) => !one.silent);
   const sum = (name) => reports.reduce((total, one) => total + (one[name] ?? 0), 0);
   const shown = [["remaining", count(head.remaining)], ["lag", count(head.lag)]];
+  if (head.unassigned?.length) shown.push(["nobody has", head.unassigned.slice(0, 3).join(", ") + (head.unassigned.length > 3 ? " …" : "")]);
   if (head.reports) shown.push(["in flight", `${count(sum("in_flight"))} of ${count(sum("concurrency"))}`], ["buffered", count(sum("buffered"))], ["dead", count(sum("dead_lettered"))], ["failed attempts", count(sum("failed"))]);
   shown.push(["protocol", head.protocol]);
   if (head.assignor) shown.push(["assignor", head.assignor]);
