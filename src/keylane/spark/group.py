@@ -42,7 +42,7 @@ class Group:
         ours = set(matching(self._topics, [topic for topic, _ in found]))
         return {name: one.offset for name, one in found.items() if name[0] in ours or name in self._assignment}
 
-    def instance_ids(self) -> frozenset[str]:
-        """The group instance ids of the group's members."""
+    def member_ids(self) -> dict[str, str]:
+        """The member ids of the group's static members, by their group instance ids."""
         members = self._admin.describe_group(self._group).members
-        return frozenset(one.group_instance_id for one in members if one.group_instance_id is not None)
+        return {one.group_instance_id: one.member_id for one in members if one.group_instance_id is not None}

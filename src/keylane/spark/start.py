@@ -121,7 +121,7 @@ def start(
     timeout_ms = int(pipeline.kafka.get("session.timeout.ms", DEFAULT_SESSION_TIMEOUT_MS))
     static = None
     if not pipeline.assignment and (members == "static" or (members is None and bounds is None)):
-        static = StaticMembers(pipeline.group_id, name or DEFAULT_NAME, count, timeout_ms / 1000, group.instance_ids)
+        static = StaticMembers(pipeline.group_id, name or DEFAULT_NAME, count, timeout_ms / 1000, group.member_ids)
     agent = None if pipeline.operations is None else Agent(pipeline, pipeline.operations, name)
     plan = LanePlan(
         query=query,

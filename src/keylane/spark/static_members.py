@@ -2,7 +2,8 @@
 
 Ids are used again by the next run of the query, so two things must be told apart at its start: the entries that an
 ended run leaves in the group until its session timeout, and lanes that still run (of a driver that died a moment ago
-and whose lanes drain, or of another query under the same name). The first are taken over, the second waited for.
+and whose lanes drain, or of another query under the same name). The first are taken over, the second waited for. A
+member id tells them apart: nobody else ever has that of a lane that has ended here.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from keylane.errors import UsageError
+from keylane.errors import KeylaneError, UsageError
 from keylane.spark.lanes import ORPHAN_LIMIT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +26,8 @@ POLL_S = 0.5
 SLACK_S = 5.0
 """For the broker's own timers beside the session timeout."""
 
-_ended_here: dict[tuple[str, str], float] = {}
-"""(group, instance id) -> when a query of this process ended it, in monotonic seconds. Nothing can run under it."""
+_ended_here: dict[tuple[str, str], str] = {}
+"""(group, instance id) -> the member id that it had when a query of this process ended it. Nothing runs as that."""
 _ended_here_lock = threading.Lock()
 
 
@@ -34,20 +35,23 @@ class StaticMembers:
     """The ids `<prefix>-0` to `<prefix>-<n-1>` in one group."""
 
     def __init__(
-        self, group: str, prefix: str, lanes: int, session_timeout_s: float, instance_ids: Callable[[], frozenset[str]]
+        self, group: str, prefix: str, lanes: int, session_timeout_s: float, member_ids: Callable[[], Mapping[str, str]]
     ) -> None:
-        """`instance_ids` asks the broker for the group instance ids of the group's members."""
+        """`member_ids` asks the broker for the member ids of the group's static members, by group instance id."""
         self._used = [f"{prefix}-{lane}" for lane in range(lanes)]
         self._group = group
         self._prefix = prefix
         self._session_timeout_s = session_timeout_s
-        self._instance_ids = instance_ids
+        self._member_ids = member_ids
+        self._held_here: set[str] = set()
+        """Those that lanes of this query have had."""
 
     def id_of(self, lane: int) -> str:
-        """The id of a lane, which may have been added later."""
+        """The id for a lane that starts, which may have been added later."""
         made = f"{self._prefix}-{lane}"
         if made not in self._used:
             self._used.append(made)
+        self._held_here.add(made)
         return made
 
     def await_earlier(self, is_stopping: Callable[[], bool]) -> None:
@@ -74,13 +78,19 @@ class StaticMembers:
             time.sleep(POLL_S)
 
     def ended(self) -> None:
-        """Notes that nothing runs under the ids any more, for the next query of this process."""
+        """Notes that nothing runs any more under the ids that lanes of this query had, for the next query of this
+        process. Where the group cannot be asked, that one waits for their sessions."""
+        if not self._held_here:
+            return
+        try:
+            listed = self._member_ids()
+        except KeylaneError as error:
+            logger.info("group %s: who is left in it is not known: %s", self._group, error)
+            return
         with _ended_here_lock:
-            _ended_here.update({(self._group, one): time.monotonic() for one in self._used})
+            _ended_here.update({(self._group, one): listed[one] for one in self._held_here if one in listed})
 
     def _held(self) -> list[str]:
-        listed = self._instance_ids()
-        fresh = time.monotonic() - self._session_timeout_s - SLACK_S  # what ended before has expired: the entry is new
+        listed = self._member_ids()
         with _ended_here_lock:
-            free = {one for (group, one), at in _ended_here.items() if group == self._group and at > fresh}
-        return [one for one in self._used if one in listed and one not in free]
+            return [one for one in self._used if one in listed and _ended_here.get((self._group, one)) != listed[one]]
