@@ -154,4 +154,4 @@ def test_a_member_that_joins_anew_commits_before_and_runs_nothing_again(servers:
 def test_two_members_tell_the_same_once() -> None:
     a, b = (Snapshot(waits=Unassigned("g", places)) for places in ((("t", 2),), (("t", 2), ("t", 3))))
     assert a.merge(b).waits == Unassigned("g", (("t", 2), ("t", 3)))
-    assert "nobody in group g has t-2, t-3" in str(a.merge(b).waits)
+    assert "waits for partitions that nobody in group g has: t-2, t-3;" in str(a.merge(b).waits)

@@ -146,7 +146,10 @@ class Unassigned:
 
     def __str__(self) -> str:
         shown = some_of([f"{topic}-{number}" for topic, number in self.partitions])
-        return f"nobody in group {self.group} has {shown}: nothing of these is read until the group divides them anew"
+        return (
+            f"waits for partitions that nobody in group {self.group} has: {shown}; nothing of these is read until the "
+            "group divides them anew"
+        )
 
 
 Waits: TypeAlias = "Wait | OpenTransactions | Unassigned"

@@ -1,9 +1,10 @@
 """What the driver knows of one lane, and the moves it can make. Owned by the supervisor's thread.
 
 A lane *launches* (its job is submitted), *connects* (its task runs and waits), *runs*, *backs off* after a failure, is
-*removed* when the query shall have fewer lanes, and has *ended* with the query. It is let go only once every earlier
-process of the same lane has closed its socket: a predecessor that drains because its executor went away must not
-overlap its successor.
+*removed* when the query shall have fewer lanes, and has *ended* with the query. It is *lost* when its process is gone
+and its job goes on: its executor died, say, and Spark has the task wait for a slot, to start it again. A lane is let go
+only once every earlier process of it has closed its socket: a predecessor that drains because its executor went away
+must not overlap its successor.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ UNSCHEDULED_WARNING_S = 10.0
 GAUGES = ("concurrency", "in_flight", "handed_over", "unseen", "buffered", "stuck", "waiting_for_store")
 """Numbers of a snapshot that are of now; the others count from the start."""
 
-State = Literal["launching", "connected", "running", "backing off", "removed", "ended"]
+LOST_S = 10.0
+"""A lane whose process has been gone for this long, while its job goes on, is lost. Spark tells sooner how a job ended,
+and starts a task again within a second where there is a slot."""
+
+State = Literal["launching", "connected", "running", "lost", "backing off", "removed", "ended"]
 Goal = Literal["run", "move", "leave"]
 
 
@@ -76,6 +81,8 @@ class LaneRecord:
     """Its process was silent for too long, and its job is cancelled."""
     end: DriverEnd | None = None
     """The socket of the process that runs the lane now."""
+    departed_at: float | None = None
+    """When that process was gone, before its job had ended; None while it is there."""
     predecessors: list[DriverEnd] = field(default_factory=list)
     executor_id: str | None = None
     snapshot: Snapshot | None = None
@@ -103,7 +110,7 @@ class LaneRecord:
 
     @property
     def has_job(self) -> bool:
-        return self.state in ("launching", "connected", "running")
+        return self.state in ("launching", "connected", "running", "lost")
 
     def silent_since(self) -> float:
         """When its running process was last heard."""
@@ -113,7 +120,7 @@ class LaneRecord:
     def connect(self, end: DriverEnd, executor_id: str | None) -> None:
         """Another process runs the lane from now on."""
         self.disconnect()
-        self.end, self.executor_id = end, executor_id
+        self.end, self.executor_id, self.departed_at = end, executor_id, None
 
     def let_go(self, changes: tuple[Change, ...], shown: ResultsRule | None, lanes: int, now: float) -> None:
         """Its process, one of so many lanes, may join the group, and begins with this."""
@@ -142,12 +149,17 @@ class LaneRecord:
             self.names, self.partitions = names, tuple(f"{topic}-{partition}" for topic, partition in names)
         return is_other
 
-    def departed(self, end: DriverEnd) -> None:
+    def departed(self, end: DriverEnd, now: float) -> None:
         """A socket of this lane is closed: its process has ended."""
         if end is self.end:
             self.end = None  # its snapshot stays until its job has said how it ended
+            self.departed_at = now
         if end in self.predecessors:
             self.predecessors.remove(end)
+
+    def is_gone(self, now: float, for_s: float) -> bool:
+        """Whether its process has been gone for so long, and its job has not ended."""
+        return self.has_job and self.departed_at is not None and now - self.departed_at > for_s
 
     def drop_silent_predecessors(self, now: float, silent_s: float) -> list[DriverEnd]:
         """Gives up predecessors that were not heard for `silent_s`: by then the group has fenced them."""
@@ -182,11 +194,7 @@ def counters(snapshot: Snapshot) -> Snapshot:
 
 def name_unscheduled(lanes: Sequence[LaneRecord], group: str, now: float) -> None:
     """Logs, once a launch, which lanes still have no task slot."""
-    late = [
-        lane
-        for lane in lanes
-        if lane.state == "launching" and not lane.warned and now - lane.since > UNSCHEDULED_WARNING_S
-    ]
+    late = [lane for lane in lanes if not lane.warned and is_unscheduled(lane, now)]
     for lane in late:
         lane.warned = True
     if late:
@@ -194,3 +202,37 @@ def name_unscheduled(lanes: Sequence[LaneRecord], group: str, now: float) -> Non
             "no task slot for lane %s of group %s after %.0f s: other jobs hold them, or executors are missing",
             *(", ".join(str(lane.lane) for lane in late), group, UNSCHEDULED_WARNING_S),
         )
+
+
+def is_unscheduled(lane: LaneRecord, now: float) -> bool:
+    """Whether its job has waited for a task slot for long."""
+    return lane.state == "launching" and now - lane.since > UNSCHEDULED_WARNING_S
+
+
+def name_lost(lanes: Sequence[LaneRecord], group: str, now: float) -> None:
+    """Notes which lanes are lost, and logs each of them once."""
+    for lane in lanes:
+        if lane.state in ("connected", "running") and lane.is_gone(now, LOST_S):
+            logger.warning(
+                "lane %d of group %s is lost: its process has been gone for %.0f s, and another one has no task slot: "
+                "executors are missing, or other jobs hold them",
+                *(lane.lane, group, LOST_S),
+            )
+            assert lane.departed_at is not None
+            lane.disconnect()
+            lane.enter("lost", lane.departed_at)
+
+
+def missing_lanes(lanes: Sequence[LaneRecord], now: float) -> str:
+    """Which lanes do not run and have not for long; empty where there are none."""
+    parts = [
+        (
+            f"lost for {now - lane.since:.0f} s"
+            if lane.state == "lost"
+            else f"no task slot for {now - lane.since:.0f} s",
+            lane,
+        )
+        for lane in lanes
+        if lane.state == "lost" or is_unscheduled(lane, now)
+    ]
+    return ", ".join(f"lane {lane.lane}: {what}" for what, lane in parts)

@@ -12,6 +12,7 @@ from keylane.consumer.snapshot import Snapshot
 from keylane.flow import failures
 from keylane.flow.failures import FailureReport
 from keylane.foreign_errors import one_line
+from keylane.spark.lane_record import missing_lanes
 from keylane.spark.progress import ProgressReporter
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class View:
     snapshots: tuple[Snapshot, ...] = ()
     progress: tuple[Progress, ...] = ()
     error: BaseException | None = None
+    missing: str = ""
+    """Which lanes do not run, and have not for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +101,10 @@ class Publisher:
         running = sum(lane.state == "running" for lane in self._lanes)
         present = sum(lane.state != "removed" for lane in self._lanes)
         message = "Stopping lanes" if ending else f"{running} of {present} lanes running"
+        missing = "" if ending else missing_lanes(self._lanes, time.monotonic())
+        message += f"; {missing}" if missing else ""
         message += f"; the group {self._waits}" if self._waits is not None else ""
-        self.view = self._view(message, active=True, error=None)
+        self.view = self._view(message, active=True, error=None, missing=missing)
 
     def publish_end(self, error: BaseException | None) -> None:
         """The last view."""
@@ -107,7 +112,7 @@ class Publisher:
         self.view = self._view(message, active=False, error=error)
         self._listeners.terminated(error, LISTENERS_TIMEOUT_S)
 
-    def _view(self, message: str, *, active: bool, error: BaseException | None) -> View:
+    def _view(self, message: str, *, active: bool, error: BaseException | None, missing: str = "") -> View:
         return View(
             active=active,
             message=message,
@@ -116,4 +121,5 @@ class Publisher:
             snapshots=tuple(lane.total for lane in self._lanes),
             progress=tuple(self._progress),
             error=error,
+            missing=missing,
         )

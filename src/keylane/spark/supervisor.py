@@ -24,7 +24,7 @@ from keylane.spark.channel import Answered, Arrived, Ask, Departed, DriverEnd, D
 from keylane.spark.controls import Controls, Done, Send
 from keylane.spark.from_lanes import FromLanes
 from keylane.spark.jobs import JobFailure, JobResult
-from keylane.spark.lane_record import LaneRecord, name_unscheduled
+from keylane.spark.lane_record import LaneRecord, name_lost, name_unscheduled
 from keylane.spark.lanes import ORPHAN_LIMIT_S, LaneTask
 from keylane.spark.last_commits import note_commits
 from keylane.spark.outcome import LaneOutcome
@@ -55,6 +55,8 @@ WAITING_POLL_S = 0.1
 SHORTEST_SILENCE_S = 10.0
 """A lane reports four times a second. One that was not heard for its session timeout, and for this long, is given up:
 by then the group has given its partitions to others."""
+GONE_S = 3.0
+"""While the query ends: how long the job of a process that is gone may take to say so. It does within a second."""
 STOP_SLACK_S = 15.0
 """What a lane gets beside its drain timeout, for its last commit and for leaving; then its job is cancelled."""
 DEPARTURE_TIMEOUT_S = 5.0
@@ -162,9 +164,10 @@ class Supervisor:
         states = [lane.state for lane in view.lanes]
         if self._ending_since is not None:
             return Health(None, "it stops")
-        is_starting = all(lane.launches <= 1 for lane in view.lanes) and "backing off" not in states
+        is_starting = all(one.launches <= 1 and one.state not in ("backing off", "lost") for one in view.lanes)
         waits = is_starting and time.monotonic() - self._started_at <= READY_WITHIN_S
-        return Health(None, None if "running" in states or waits else view.message)
+        is_ready = waits or ("running" in states and not view.missing)
+        return Health(None, None if is_ready else view.message)
 
     def start(self) -> None:
         self._started_at = time.monotonic()
@@ -314,7 +317,7 @@ class Supervisor:
                 error = None if answer.failure is None else answer.failure.exception(end.hello.lane)
                 self._carry_out(self._controls.answered(end, answer.number, answer.value, error))
             case Departed(end):
-                self._lanes[end.hello.lane].departed(end)
+                self._lanes[end.hello.lane].departed(end, now)
                 self._carry_out(self._controls.went(end))
             case _Asked(what, answer):
                 number, effects = self._controls.ask(what, now)
@@ -350,7 +353,7 @@ class Supervisor:
             lane.predecessors.append(end)
             return
         self._first_arrival = now if self._first_arrival is None else self._first_arrival
-        retried_by_spark = lane.state in ("connected", "running")
+        retried_by_spark = lane.state in ("connected", "running", "lost")
         lane.connect(end, self._jobs.executor_of(lane.lane))
         lane.enter("connected", now)
         if retried_by_spark:
@@ -457,7 +460,7 @@ class Supervisor:
             self._stop_lane(lane, now)
 
     def _stop_lane(self, lane: LaneRecord, now: float) -> None:
-        if lane.state == "launching":  # no process yet that could be asked
+        if lane.state in ("launching", "lost"):  # no process that could be asked
             self._jobs.cancel(lane.lane)
         elif lane.state == "backing off":
             lane.enter("ended" if self._ending_since is not None else "removed", now)
@@ -532,6 +535,9 @@ class Supervisor:
                 case "running" if not lane.given_up:
                     self._give_up_if_silent(lane, now)
         name_unscheduled(self._lanes, self._plan.query.group, now)
+        name_lost(self._lanes, self._plan.query.group, now)
+        if self._ending_since is not None:
+            self._cancel_what_is_gone(now)
         if self._has_failures:
             self._has_failures = False
             self._publisher.tell_failures(now)
@@ -548,6 +554,13 @@ class Supervisor:
                 if not lane.is_over:
                     logger.error("lane %d did not stop within %.0f s: its job is cancelled", lane.lane, overdue)
                     self._jobs.cancel(lane.lane)
+
+    def _cancel_what_is_gone(self, now: float) -> None:
+        """Nobody is left that could drain: Spark would wait for a slot, to start the task again."""
+        for lane in self._lanes:
+            if lane.is_gone(now, GONE_S) and not lane.given_up:
+                lane.given_up = True
+                self._jobs.cancel(lane.lane)
 
     def _give_up_if_silent(self, lane: LaneRecord, now: float) -> None:
         """A process that is stopped (SIGSTOP), starved, or cut off from the driver neither works nor ends by itself."""

@@ -598,6 +598,50 @@ def test_lanes_without_a_slot_are_named(
     end.close()
 
 
+def test_a_lane_whose_process_is_gone_while_its_job_goes_on_is_lost(
+    queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its node is gone, and there is no slot: Spark has its task wait."""
+    monkeypatch.setattr(lane_record, "LOST_S", 0.1)
+    query = queries()
+    stays, goes = query.all_running()
+    goes.close()
+    query.until(lambda: query.states() == ["running", "lost"])
+    lost = query.handle.lanes[1]
+    assert (lost.pid, lost.host, lost.executor_id, lost.partitions) == (None, None, None, ())
+    query.until(lambda: "1 of 2 lanes running; lane 1: lost for 0 s" in query.handle.status["message"])
+    assert "lane 1: lost for" in str(query.handle.health().unready)
+    assert query.handle.health().fault is None
+    query.until(lambda: len(query.handle.recentProgress) > 5)
+    assert caplog.text.count("lane 1 of group g is lost") == 1
+    again = query.jobs.of(1).connect(101, task_attempt=1)
+    query.until(lambda: query.states() == ["running", "running"])
+    assert "lane 1's task was lost, and Spark started it again" in caplog.text
+    assert query.handle.health() == Health()
+    again.close()
+    stays.close()
+
+
+def test_a_stop_does_not_wait_for_a_lane_that_is_gone(
+    queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lost already, or gone a moment ago."""
+    monkeypatch.setattr(supervisor_module, "GONE_S", 0.3)
+    monkeypatch.setattr(lane_record, "LOST_S", 0.1)
+    for is_lost in (True, False):
+        query = queries()
+        stays, goes = query.all_running()
+        goes.close()
+        if is_lost:
+            query.until(lambda query=query: query.states()[1] == "lost")  # type: ignore[misc]
+        query.supervisor.stop()
+        assert stays.receive(PATIENCE_S) == "stop"
+        query.finish(stays, 0)
+        assert query.supervisor.ended.wait(PATIENCE_S)
+        assert query.jobs.cancelled == [1]
+        assert query.handle.exception() is None
+
+
 def test_recent_progress_is_bounded_and_ends_with_the_last(queries: Callable[..., Query]) -> None:
     query = queries()
     ends = query.all_running()
