@@ -17,6 +17,7 @@ from keylane.errors import InternalError, UsageError
 from keylane.foreign_errors import short_class_of, text_of
 from keylane.spark.interpreters import wrong_python
 from keylane.spark.outcome import LaneOutcome
+from keylane.spark.reasons import reason_of
 from keylane.spark.shipping import lane_body
 from keylane.spark.ui import describe_job, lane_words
 from keylane.version import __version__
@@ -200,4 +201,4 @@ def failure_of_job(error: Exception, is_stopped: Callable[[], bool], python: str
     first = next((line.strip() for line in text.splitlines() if line.strip()), short_class_of(error))
     if any(one in first for one in CANCELLED):  # and not in the stack traces of Java and Python behind it
         return JobFailure("cancelled", first)
-    return JobFailure("session stopped" if is_stopped() else "died", first)
+    return JobFailure("session stopped" if is_stopped() else "died", reason_of(text) or first)

@@ -24,6 +24,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from keylane.errors import UsageError
 from keylane.spark.interpreters import other_version
+from keylane.spark.reasons import reason_of
 from keylane.spark.structured.options import NAME
 from keylane.spark.versions import DATA_SOURCES
 
@@ -86,7 +87,7 @@ def offer(session: SparkSession) -> None:
     except (Py4JError, AttributeError, TypeError) as error:
         logger.warning(
             'format("keylane") is not known to this session (%s): set PYSPARK_PYTHON=%s before Spark starts',
-            str(error).partition("\n")[0],
+            reason_of(str(error)) or type(error).__name__,
             sys.executable,
         )
 

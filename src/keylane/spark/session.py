@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from keylane.errors import PeerError, UsageError
 from keylane.foreign_errors import short_class_of, text_of
 from keylane.spark.java import find_java, launch_home
+from keylane.spark.reasons import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -79,8 +80,8 @@ def session(master: str = "local[4]", app_name: str = "keylane", **config: Any) 
     except PeerError:
         raise
     except Exception as error:
-        first = next(iter(text_of(error).strip().splitlines()), short_class_of(error))
-        raise PeerError(f"Spark did not start with master {master!r}: {first}") from error
+        reason = reason_of(text_of(error)) or short_class_of(error)
+        raise PeerError(f"Spark did not start with master {master!r}: {reason}") from error
 
 
 def defaults(master: str) -> dict[str, str]:

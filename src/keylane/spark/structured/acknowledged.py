@@ -22,6 +22,7 @@ from keylane.spark.structured.plans import group_offsets
 from keylane.spark.structured.query_events import QueryListener
 from keylane.spark.structured.running import fill, running_batch
 from keylane.spark.structured.settled import Settled
+from keylane.spark.versions import DATA_SOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -62,6 +63,7 @@ def acknowledged(
 
     Raises `UsageError` in the query when it has no source `keylane`, or that has no group.
     """
+    DATA_SOURCES.need("acknowledged(…)", "commit with keylane.spark.GroupCommits beside Spark's own Kafka connector")
     if not callable(write):
         raise UsageError(f"acknowledged({write!r}): give a function of (frame, batch_id)")
     return Acknowledged(write, carry_over)

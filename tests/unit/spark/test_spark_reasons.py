@@ -1,0 +1,52 @@
+"""What Spark says of a failure, in one line: its own texts, as they were seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from keylane.errors import UsageError
+from keylane.spark import acknowledged, versions
+from keylane.spark.reasons import reason_of
+
+TOO_LITTLE = "java.lang.IllegalArgumentException: System memory 100 must be at least 471859200."
+LOST = "Task 0 failed 4 times, most recent failure: Lost task 0.3 (TID 3): org.apache.spark.api.python.PythonException"
+
+
+def test_the_line_behind_py4js_own_headline() -> None:
+    headline = "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext."
+    text = f"{headline}\n: {TOO_LITTLE}\n\tat org.apache.spark.memory.Manager.of(Manager.scala:1)\n"
+    assert reason_of(text) == TOO_LITTLE
+
+
+def test_a_sentence_that_begins_on_the_second_line() -> None:
+    lines = (
+        "Job aborted due to stage failure:",
+        "Aborting TaskSet 0.0 because task 0 (partition 0)",
+        "cannot run anywhere due to node and executor excludeOnFailure.",
+    )
+    assert reason_of("\n".join((*lines, "Most recent failure:", "Lost task 0.1 in stage 0.0"))) == " ".join(lines)
+
+
+def test_what_python_raised_is_the_last_line_of_its_traceback() -> None:
+    raised = "ModuleNotFoundError: No module named 'keylane'"
+    traceback = f'Traceback (most recent call last):\n  File "worker.py", line 1, in main\n    loads(obj)\n{raised}\n'
+    text = f"{LOST}: {traceback}\n\tat org.apache.spark.api.python.Runner.run(Runner.scala:1)\n"
+    assert reason_of(text) == f"{LOST}: {raised}"
+
+
+def test_one_line_stays() -> None:
+    assert reason_of("[CANNOT_MODIFY_CONFIG] It cannot.\nSee more.") == "[CANNOT_MODIFY_CONFIG] It cannot."
+    assert reason_of(" \n") == ""
+
+
+def test_acknowledged_is_refused_by_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its source needs data sources in Python."""
+    monkeypatch.setattr(versions, "installed", lambda: "3.5.8")
+
+    def write(*_: Any) -> None:
+        """Nothing."""
+
+    with pytest.raises(UsageError, match=r"acknowledged\(…\) needs Spark 4\.0, and this is 3\.5\.8: .*GroupCommits"):
+        acknowledged(write)
