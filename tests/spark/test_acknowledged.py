@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 import keylane as kl
 from keylane.kafka.admin import Admin
@@ -237,6 +238,59 @@ def test_what_is_not_due_holds_up_no_batch_and_comes_when_it_is_due(job: Job) ->
     frame = job.carries(function, carry, retries=NOT_NOW, not_before=later)
     job.run(frame, acknowledged(job.sink, carry_over=carry))
     assert job.written == [(0, [n for n in range(20) if n % 4 != 1 or n < 5]), (1, [5, 9, 13, 17])]
+    assert job.standing() == OffsetMap(20)
+
+
+@pytest.mark.parametrize("shuffled", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_tasks_know_what_is_carried_without_the_folder(
+    job: Job, shuffled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's processes stand elsewhere, as executors on machines of their own do. With a shuffle behind the step,
+    adaptive execution runs it before it calls `foreachBatch`."""
+    monkeypatch.chdir(job.folder)
+    carry = CarryOver(
+        "carried", dead_letter=kl.DeadLetter(f"{job.name}-dead"), kafka={"bootstrap.servers": job.servers}
+    )
+    calls, sinks = job.folder / "calls", iter([OSError("away")])
+
+    def function(row: Any) -> Any:
+        with calls.open("a") as file:
+            file.write(f"{int(bytes(row.value))}\n")
+        if int(bytes(row.value)) == 5:
+            raise ValueError("busy")
+        return (row.value, row.offset)
+
+    def sink(frame: DataFrame, batch: int) -> None:
+        rows = frame.collect()  # a replay makes them again
+        if (error := next(sinks, None)) is not None:
+            raise error
+        job.written.append((batch, sorted(int(bytes(row.value)) for row in rows)))
+
+    def run() -> None:
+        frame = job.carries(function, carry, retries=kl.Retries(max_attempts=2, delay_ms=10))
+        job.run(frame.repartition(1) if shuffled else frame, acknowledged(sink, carry_over=carry))
+
+    with pytest.raises(StreamingQueryException, match="away"):
+        run()
+    run()
+    assert sorted(n for _, numbers in job.written for n in numbers) == [n for n in range(20) if n != 5]
+    assert calls.read_text().split().count("5") == 2, "attempts are counted across batches"
+    assert carry.folder == str(job.folder / "carried")
+
+
+def test_a_step_that_the_plan_has_twice_is_refused(job: Job) -> None:
+    carry = job.carry_over()
+    rows = job.carries(broken(), carry)
+    with pytest.raises(StreamingQueryException, match="plan has 2 steps of parallel_map with one"):
+        job.run(rows.where("offset > 3").union(rows.where("offset < 4")), acknowledged(job.sink, carry_over=carry))
+    assert job.written == []
+
+
+@pytest.mark.full
+def test_a_stream_that_is_split_and_united_is_one_source(job: Job) -> None:
+    source = job.source()
+    job.run(source.where("offset % 2 = 0").union(source.where("offset % 2 = 1")), acknowledged(job.sink))
+    assert job.written == [(0, [*range(20)])]
     assert job.standing() == OffsetMap(20)
 
 

@@ -23,6 +23,7 @@ from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from keylane.errors import UsageError
+from keylane.foreign_errors import short_class_of, text_of
 from keylane.spark.interpreters import other_version
 from keylane.spark.reasons import reason_of
 from keylane.spark.structured.options import NAME
@@ -87,7 +88,7 @@ def offer(session: SparkSession) -> None:
     except (Py4JError, AttributeError, TypeError) as error:
         logger.warning(
             'format("keylane") is not known to this session (%s): set PYSPARK_PYTHON=%s before Spark starts',
-            reason_of(str(error)) or type(error).__name__,
+            reason_of(text_of(error)) or short_class_of(error),
             sys.executable,
         )
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from keylane.offsets import OffsetMap
 from keylane.spark.structured import spans
+from keylane.spark.structured.plans import complete_in_both
 
 parts = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=8)
 names = st.tuples(st.sampled_from("ab"), st.integers(0, 3))
@@ -62,3 +63,17 @@ def test_shares_are_exactly_the_limit_and_never_more_than_there_is(
     found = spans.shares(available, limit)
     assert sum(found.values()) == min(limit, sum(available.values()))
     assert all(0 <= found[name] <= size for name, size in available.items())
+
+
+@st.composite
+def maps(draw: st.DrawFn) -> OffsetMap:
+    base, span = draw(st.integers(0, 30)), draw(st.integers(0, 20))
+    some = draw(st.sets(st.integers(base, base + 20)))
+    return OffsetMap(base, some, base + span - 1)
+
+
+@given(maps(), maps())
+def test_two_sources_of_a_partition_are_through_with_what_each_of_them_is(one: OffsetMap, other: OffsetMap) -> None:
+    both = complete_in_both(one, other)
+    for offset in range(60):
+        assert both.is_complete(offset) == (one.is_complete(offset) and other.is_complete(offset))

@@ -48,7 +48,13 @@ class Query:
         monkeypatch.setattr(carry_over, "collected", self._collected)
         self.session = Session()
         options = SOURCE | {"carryOver": str(folder)}
-        self.running = SimpleNamespace(session=self.session, plan=PLAN, run_id=run_id, options=lambda: options)
+        self.running = SimpleNamespace(
+            session=self.session,
+            plan=PLAN,
+            run_id=run_id,
+            options=lambda: options,
+            steps_with_carry_over=lambda: 1,
+        )
         monkeypatch.setattr(acknowledged, "running_batch", lambda _: self.running)
         self.run = Acknowledged(self._write, carry_over)
         member = SimpleNamespace(
@@ -61,8 +67,9 @@ class Query:
         self.frame: Any = SimpleNamespace(persist=lambda: self.frame, unpersist=lambda: None)
         monkeypatch.setattr(acknowledged, "fill", lambda _: self.steps.append("rows"))
 
-    def _collected(self, batch: int) -> list[TaskReport]:
-        return [TaskReport(batch, 1, 0, {(*T0, 3): (1, 5)}, frozenset())]
+    def _collected(self, batch: int, went_by: int | None = None) -> list[TaskReport]:
+        """Tasks of a batch that has its list report nothing."""
+        return [] if self.lists.read(batch) else [TaskReport(batch, 0, {(*T0, 3): (1, 5)}, frozenset(), went_by)]
 
     def _write(self, frame: Any, batch: int) -> None:
         found = self.lists.read(batch)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keylane.errors import PeerError
+from keylane.errors import PeerError, UsageError
 from keylane.spark.structured.acknowledged import list_of, made_of
-from keylane.spark.structured.carry_lists import KEPT, CarryList, Lists
+from keylane.spark.structured.carry_lists import KEPT, CarryList, Lists, absolute
 from keylane.spark.structured.carry_over import TaskReport
 from keylane.spark.structured.plans import Plan
 
@@ -91,9 +91,44 @@ def test_a_list_of_another_query_is_refused(tmp_path: Path, id_: str, seq: int, 
 
 def test_a_list_is_made_of_what_tasks_reported() -> None:
     reports = [
-        TaskReport(7, 1, 0, {("t", 0, 5): (1, 10)}, frozenset({("t", 0, 6)})),
-        TaskReport(7, 1, 1, {("t", 0, 8): (0, 0), ("t", 1, 5): (2, 20)}, frozenset()),
+        TaskReport(7, 0, {("t", 0, 5): (1, 10)}, frozenset({("t", 0, 6)})),
+        TaskReport(7, 1, {("t", 0, 8): (0, 0), ("t", 1, 5): (2, 20)}, frozenset()),
     ]
     made = made_of(Plan("q", 5, {}, {}), 7, reports)
     expected = {T0: {5: (1, 10), 8: (0, 0)}, ("t", 1): {5: (2, 20)}}
     assert made == CarryList(7, "q", 5, expected, frozenset({("t", 0, 6)}))
+
+
+@pytest.mark.parametrize(
+    ("given", "means"),
+    [
+        ("/a/../b", "/b"),
+        ("file:/a/b", "/a/b"),
+        ("file:///a/b", "/a/b"),
+        ("s3a://bucket/a", "s3://bucket/a"),
+        ("abfss://c@account.dfs.core.windows.net/a", "abfss://c@account.dfs.core.windows.net/a"),
+        ("dbfs:/Volumes/main/a", "/Volumes/main/a"),
+    ],
+)
+def test_a_folder_is_named_as_a_checkpoint_is(given: str, means: str) -> None:
+    assert absolute(given) == means
+    assert absolute(means) == means
+
+
+def test_a_relative_folder_is_below_where_the_driver_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert absolute("scoring/carried") == str(tmp_path / "scoring" / "carried")
+
+
+@pytest.mark.parametrize("folder", ["wasbs://c@account/a", "dbfs:/a", "s3a:/a"])
+def test_a_folder_that_nothing_here_opens_is_refused(folder: str) -> None:
+    with pytest.raises(UsageError, match=f"the folder '{folder}'"):
+        absolute(folder)
+
+
+def test_a_folder_that_keeps_nothing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot be written and read back here"):
+        Lists.checked(str(tmp_path / "file"))
+    Lists.checked(str(tmp_path / "new"))
+    assert [*(tmp_path / "new").iterdir()] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import Row
 
-from keylane.errors import Fatal, HandlerError, UsageError
+from keylane.errors import Fatal, HandlerError, InternalError, UsageError
 from keylane.options import DeadLetter, Retries
 from keylane.spark.structured import carry_over
 from keylane.spark.structured.carry_lists import CarryList
@@ -31,14 +32,15 @@ class Reports:
 
 
 def made(**options: Any) -> CarryOver:
-    one = CarryOver("/lists", kafka={"bootstrap.servers": "h:1"}, **options)
-    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(accumulator=Reports))
+    one = CarryOver(tempfile.gettempdir(), kafka={"bootstrap.servers": "h:1"}, **options)
+    streams = SimpleNamespace(addListener=lambda _: None)
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(accumulator=Reports), streams=streams)
     one.begin(spark)
     return one
 
 
 def carry(last: CarryList | None = None, frozen: CarryList | None = None, **options: Any) -> TaskCarry:
-    return TaskCarry(made(**options), Retries(max_attempts=3, delay_ms=1_000, jitter=0), 7, (4, 2), frozen, last)
+    return TaskCarry(made(**options), Retries(max_attempts=3, delay_ms=1_000, jitter=0), 7, 2, frozen, last)
 
 
 def row(offset: int) -> Any:
@@ -61,7 +63,7 @@ def tried(one: TaskCarry, offset: int, error: Exception | None, key: bytes | Non
 def carried(one: TaskCarry) -> dict[int, tuple[int, int]]:
     """Attempts and due time by offset, as the driver is told at the end of the task."""
     one.report()
-    (report,) = one.carry_over.collected(7)
+    (report,) = one.carry_over.collected(7, went_by=None if one.last is None else one.last.batch)
     return {offset: what for (_, _, offset), what in report.carried.items()}
 
 
@@ -142,16 +144,15 @@ def test_a_batch_with_a_list_leaves_out_exactly_that_and_carries_nothing_else() 
 
 def test_the_driver_is_told_once_and_by_the_last_run_of_a_task() -> None:
     driver = made()
-    first = TaskReport(7, 1, 0, {("t", 0, 1): (1, 0)}, frozenset())
-    again = TaskReport(7, 1, 0, {("t", 0, 2): (1, 0)}, frozenset())
-    for report in (first, TaskReport(6, 1, 1, {}, frozenset()), again):
+    first = TaskReport(7, 0, {("t", 0, 1): (1, 0)}, frozenset(), went_by=6)
+    again = TaskReport(7, 0, {("t", 0, 2): (1, 0)}, frozenset(), went_by=6)
+    for report in (first, TaskReport(6, 1, {}, frozenset()), again):
         driver.report(report)
-    assert driver.collected(7) == [again]
+    assert driver.collected(7, went_by=6) == [again]
     assert driver.collected(7) == []
-    for report in (first, TaskReport(7, 2, 0, {}, frozenset())):
-        driver.report(report)
-    with pytest.raises(UsageError, match="more than one stage"):
-        driver.collected(7)
+    driver.report(again)
+    with pytest.raises(InternalError, match="tasks went by the list of batch 6, and not of 5"):
+        driver.collected(7, went_by=5)
 
 
 @pytest.mark.parametrize(

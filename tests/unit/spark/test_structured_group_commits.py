@@ -97,3 +97,14 @@ def test_nothing_is_committed_once_it_is_closed(member: Member) -> None:
 def test_broker_and_group_are_needed(name: str) -> None:
     with pytest.raises(UsageError, match=f"kafka\\['{name}'\\] is missing"):
         GroupCommits({key: value for key, value in KAFKA.items() if key != name})
+
+
+def test_of_two_sources_of_a_partition_the_slower_one_counts() -> None:
+    """Whichever Spark names first."""
+    for offsets in ((40, 13), (13, 40)):
+        listener, member = GroupCommits(KAFKA), Member()
+        listener._member = member  # type: ignore[assignment]
+        sources = [SimpleNamespace(endOffset=json.dumps({"t": {"0": offset}})) for offset in offsets]
+        event: Any = SimpleNamespace(progress=SimpleNamespace(name=None, runId="run", sources=sources))
+        listener.onQueryProgress(event)
+        assert member.commits == [{T0: 13}]

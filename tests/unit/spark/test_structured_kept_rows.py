@@ -23,6 +23,7 @@ from keylane.spark.structured import kept_rows, settled
 from keylane.spark.structured.kept_rows import KeptOutputs, check_step
 from keylane.spark.structured.plans import Plan
 from keylane.spark.structured.settled import Settled
+from keylane.spark.structured.told_lists import tell
 from kit.row_bench import RETURNS, InATask, number_of, records
 
 if TYPE_CHECKING:
@@ -470,11 +471,16 @@ def test_a_task_of_no_stream_needs_a_scope(tasks: Tasks) -> None:
 def test_what_fails_with_carry_over_is_carried_and_the_rest_is_kept(
     tasks: Tasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = SimpleNamespace(getLocalProperty=tasks.properties.get, stageId=lambda: 1, partitionId=lambda: 0)
+    context: Any = SimpleNamespace(
+        getLocalProperty=lambda name: tasks.properties.get(name),  # another dict for each batch
+        setLocalProperty=lambda name, text: tasks.properties.update({name: text}),
+        partitionId=lambda: 0,
+    )
     monkeypatch.setattr("keylane.spark.structured.carry_over.TaskContext", SimpleNamespace(get=lambda: context))
     carry = CarryOver(str(tmp_path / "lists"))
     reports: list[TaskReport] = []
     monkeypatch.setattr(carry, "report", reports.append)
+    tell(context, carry.folder, carry.id)
 
     def refuse(row: Any, context: kl.Context) -> Any:
         made = tasks.insert(row, context)
@@ -485,6 +491,7 @@ def test_what_fails_with_carry_over_is_carried_and_the_rest_is_kept(
     first = tasks.run(tasks.step(refuse, carry_over=carry))
     assert [[*one.carried] for one in reports] == [[("in", 0, 1)]]
     tasks.is_at(1, below={"in": {0: 1, 1: 3, 2: 3, 3: 3}})
+    tell(context, carry.folder, carry.id)
     second = tasks.run(tasks.step(carry_over=carry), records(COUNT)[4:5])
     assert len(first + second) == sum(number % 3 for number in range(COUNT))
     assert tasks.effects() == list(range(COUNT))

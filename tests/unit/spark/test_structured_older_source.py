@@ -61,10 +61,12 @@ def read(one: OlderStreamReader, start: dict[str, Any], end: dict[str, Any]) -> 
     return [part.spans for part in one.partitions(start, end)]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "carryOver"])
-def test_what_takes_a_newer_spark_is_refused_by_name(log: OneLog, name: str) -> None:
-    with pytest.raises(UsageError, match=rf"option {name}=7 needs Spark 4\.2, and this is 4\.1\.4"):
-        reader(**{name: "7"})
+@pytest.mark.parametrize(
+    ("name", "value"), [("maxOffsetsPerTrigger", "7"), ("minOffsetsPerTrigger", "7"), ("carryOver", "/7")]
+)
+def test_what_takes_a_newer_spark_is_refused_by_name(log: OneLog, name: str, value: str) -> None:
+    with pytest.raises(UsageError, match=rf"option {name}={value} needs Spark 4\.2, and this is 4\.1\.4"):
+        reader(**{name: value})
 
 
 def test_the_first_batch_is_the_same_when_it_is_replayed_wherever_a_query_would_start_by_then(log: OneLog) -> None:

@@ -42,7 +42,7 @@ class Carry(CarryOver):
         self._reports = reports
 
     def task(self, retries: Retries) -> TaskCarry:
-        return TaskCarry(self, retries, 7, (4, 2), None, None)
+        return TaskCarry(self, retries, 7, 4, None, None)
 
 
 class Timer:

@@ -12,16 +12,17 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from keylane.errors import PeerError, UsageError
+from keylane.errors import InternalError, PeerError, UsageError
 from keylane.offsets import encode
 from keylane.pipeline import DEFAULT_METADATA_CAP
-from keylane.spark.structured.carry_lists import CarryList, Lists
+from keylane.spark.structured.carry_lists import CarryList, Lists, absolute
 from keylane.spark.structured.options import kafka_settings
 from keylane.spark.structured.own_topics import Reads
 from keylane.spark.structured.plans import group_offsets
 from keylane.spark.structured.query_events import QueryListener
 from keylane.spark.structured.running import fill, running_batch
 from keylane.spark.structured.settled import Settled
+from keylane.spark.structured.told_lists import tell
 from keylane.spark.versions import DATA_SOURCES
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Acknowledged:
         if self._carry_over is None:
             self._write(frame, batch)
         else:
-            carried = self._write_without_carried(frame, batch, running.plan, self._carry_over).records()
+            carried = self._write_without_carried(frame, batch, running, self._carry_over).records()
         self._carried = len(carried)
         offsets = to_commit(group_offsets(running.plan, carried), running.plan.epochs)
         if offsets:
@@ -125,6 +126,11 @@ class Acknowledged:
         options = running.options()
         if self._carry_over is not None:
             _check_folder(options, self._carry_over)
+            if (steps := running.steps_with_carry_over()) != 1:
+                raise UsageError(
+                    f"carry_over: the query's plan has {steps} steps of parallel_map with one: give the CarryOver to "
+                    "one step, and use its result once"
+                )
         reads = Reads.of(options)
         if self._carry_over is not None and self._carry_over.dead_letter is not None:
             topic = self._carry_over.dead_letter.topic
@@ -143,17 +149,25 @@ class Acknowledged:
         running.session.streams.addListener(_Closer(self, running))
         return member
 
-    def _write_without_carried(self, frame: DataFrame, batch: int, plan: Plan, carry_over: CarryOver) -> CarryList:
+    def _write_without_carried(
+        self, frame: DataFrame, batch: int, running: RunningBatch, carry_over: CarryOver
+    ) -> CarryList:
         """The steps (1) to (3) of docs/adr/0040; returns the batch's list."""
-        lists = Lists(carry_over.folder)
-        found = list_of(lists, plan, batch)
+        lists, plan, context = Lists(carry_over.folder), running.plan, running.session.sparkContext
+        found, last = list_of(lists, plan, batch), lists.newest(before=batch)
         if found is not None:
+            if found.batch == batch and carry_over.collected(batch):
+                raise InternalError(f"batch {batch}: its tasks carried records anew, and its list is written")
             self._write(frame, batch)
             return found
         kept = frame.persist()
         try:
             fill(kept)
-            found = lists.write_once(made_of(plan, batch, carry_over.collected(batch)))
+            reports = carry_over.collected(batch, went_by=None if last is None else last.batch)
+            found = lists.write_once(made_of(plan, batch, reports))
+            tell(
+                context, carry_over.folder, carry_over.id
+            )  # a kept row that Spark loses is made again; and for the next batch
             self._write(kept, batch)
         finally:
             kept.unpersist()
@@ -206,7 +220,7 @@ def to_commit(maps: dict[tuple[str, int], OffsetMap], epochs: Mapping[tuple[str,
 
 def _check_folder(options: Mapping[str, str], carry_over: CarryOver) -> None:
     folder = {name.lower(): value for name, value in options.items()}.get("carryover")
-    if folder != carry_over.folder:
+    if folder is None or absolute(folder) != carry_over.folder:
         raise UsageError(
             f"the source's option carryOver is {folder!r}, and the CarryOver has "
             f"{carry_over.folder!r}: give both the same folder"

@@ -19,16 +19,19 @@ MAP_ARROW_ITER = 207
 
 
 def map_in_arrow(
-    frame: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: StructType
+    frame: DataFrame,
+    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    schema: StructType,
+    name: str | None = None,
 ) -> DataFrame:
-    """Each partition's Arrow batches through `function`, whose batches have `schema`."""
+    """Each partition's Arrow batches through `function`, whose batches have `schema`. Plans show it as `name`."""
     java = getattr(frame, "_jdf", None)
     if java is None:  # Spark Connect
         return frame.mapInArrow(function, schema)
     from pyspark.sql.udf import _create_udf
 
     # What `pandas_udf` does once it has seen pandas.
-    udf: Any = _create_udf(function, schema, MAP_ARROW_ITER)
+    udf: Any = _create_udf(function, schema, MAP_ARROW_ITER, name)
     column = udf(*[frame[name] for name in frame.columns])._jc  # noqa: SLF001
     made = java.mapInArrow(column, False, None) if CLASSIC_FRAMES.here else java.pythonMapInArrow(column.expr(), False)
     return type(frame)(made, frame.sparkSession)

@@ -1,27 +1,33 @@
 """Carry-over lists: what each batch left behind, a file a batch, written once (docs/adr/0040).
 
 The idea: a list is a value; `Lists` keeps them in a folder, where the first write of a batch wins and nothing changes
-afterwards. The folder is a path that driver and executors share: local, or a URI that Arrow's file systems know. Arrow
-is imported where a folder is used, as in `rows`.
+afterwards. The driver alone opens the folder, its planning process included; tasks are told the lists that they need
+(`told_lists`). Arrow is imported where a folder is used, as in `rows`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Mapping  # noqa: TC003 - dataclass fields
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from keylane.errors import PeerError
+from keylane.errors import PeerError, UsageError
 
 if TYPE_CHECKING:
     from pyarrow import fs
 
 KEPT = 100
 """Lists that stay: as many batches as Spark's checkpoint keeps by default."""
+
+SCHEMES = {"s3a": "s3", "s3n": "s3", "s3": "s3", "gs": "gs", "abfs": "abfs", "abfss": "abfss", "hdfs": "hdfs"}
+"""Of folders on shared storage, as Spark's users write them, and Arrow's names of the same."""
+DBFS_MOUNT = "/dbfs"
+"""Where Databricks shows dbfs:/ as files."""
 
 TopicPartition = tuple[str, int]
 
@@ -82,6 +88,33 @@ class Lists:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self._files, self._root = _open(folder)
+
+    @classmethod
+    def checked(cls, folder: str) -> Lists:
+        """The same, once the folder has kept a file. Raises `UsageError` when it does not."""
+        import pyarrow as pa
+
+        try:
+            lists = cls(folder)
+            lists._keep_a_file()
+        except (OSError, pa.ArrowException) as error:
+            raise UsageError(
+                f"CarryOver: the folder {folder!r} cannot be written and read back here, with the driver's credentials "
+                f"({str(error).partition(chr(10))[0]}): give another one"
+            ) from error
+        return lists
+
+    def _keep_a_file(self) -> None:
+        """Raises `OSError` when what was written is not there."""
+        path, text = f"{self._root}/.check-{uuid.uuid4().hex}", uuid.uuid4().bytes
+        self._files.create_dir(self._root, recursive=True)
+        with self._files.open_output_stream(path) as file:
+            file.write(text)
+        with self._files.open_input_stream(path) as file:
+            there = file.read()
+        self._files.delete_file(path)
+        if there != text:
+            raise OSError("it gives back other bytes")
 
     def read(self, batch: int) -> CarryList | None:
         """None when the batch has no list. Raises `PeerError` for a file that is none."""
@@ -144,12 +177,37 @@ class Lists:
         return f"{self._root}/{batch}.json"
 
 
+def absolute(folder: str) -> str:
+    """The folder by a name that means the same in each process of the driver's machine.
+
+    Raises `UsageError` for a scheme that Arrow's file systems do not have.
+    """
+    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", folder, re.DOTALL)
+    if found is None:
+        return os.path.abspath(folder)  # noqa: PTH100 - Arrow takes strings
+    scheme, rest = found[1].lower(), found[2]
+    if scheme == "file":
+        return os.path.abspath(re.sub("^//(localhost)?(?=/)", "", rest))  # noqa: PTH100 - as above
+    if scheme == "dbfs":
+        path = "/" + rest.lstrip("/")
+        if path.startswith("/Volumes/"):
+            return path
+        if not os.path.isdir(DBFS_MOUNT):  # noqa: PTH112 - as above
+            raise UsageError(f"the folder {folder!r}: there is no {DBFS_MOUNT} here: take one below dbfs:/Volumes")
+        return DBFS_MOUNT + path
+    if scheme not in SCHEMES or not rest.startswith("//"):
+        known = ", ".join(f"{name}:" for name in SCHEMES)
+        raise UsageError(f"the folder {folder!r}: give a path, or a URI of file:, dbfs:, {known}")
+    return f"{SCHEMES[scheme]}:{rest}"
+
+
 def _open(folder: str) -> tuple[fs.FileSystem, str]:
     from pyarrow import fs
 
-    if "://" not in folder and not folder.startswith("file:"):
-        return fs.LocalFileSystem(), os.path.abspath(folder)  # noqa: PTH100 - Arrow takes strings
-    files, root = fs.FileSystem.from_uri(folder)
+    name = absolute(folder)
+    if name.startswith("/"):
+        return fs.LocalFileSystem(), name
+    files, root = fs.FileSystem.from_uri(name)
     return files, root.rstrip("/")
 
 

@@ -1,8 +1,8 @@
 """`CarryOver`: records that leave their batch and are planned into the next one (docs/adr/0040).
 
 The idea: each task judges its own rows against what the last batch carried, and tells the driver what it could not
-finish; the driver (`acknowledged`) makes one list of it before the sink commits. A task that finds the list of its own
-batch leaves out exactly what is on it, and may carry nothing else.
+finish; the driver (`acknowledged`) makes one list of it before the sink commits. A task that is told the list of its
+own batch leaves out exactly what is on it, and may carry nothing else.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from pyspark import TaskContext
 from pyspark.accumulators import AccumulatorParam
@@ -19,14 +20,16 @@ from pyspark.accumulators import AccumulatorParam
 from keylane.errors import Fatal, HandlerError, InternalError, UsageError
 from keylane.flow.outcomes import Later
 from keylane.flow.retries import backoff_s, delay_s
-from keylane.spark.structured.carry_lists import CarryList, Lists
+from keylane.spark.structured.carry_lists import CarryList, Lists, absolute
 from keylane.spark.structured.dead_letters import DeadLetters
 from keylane.spark.structured.rows import Outcome
+from keylane.spark.structured.told_lists import TellsAtStart, heard
 from keylane.telling import with_named_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from pyspark import SparkContext
     from pyspark.accumulators import Accumulator
     from pyspark.sql import Row, SparkSession
 
@@ -49,13 +52,16 @@ OF_DEAD_LETTERS = {
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What one task could not finish. Of tasks of one partition the last counts: its rows are the ones kept."""
+    """What one task could not finish."""
 
     batch: int
-    stage: int
-    task: int
+    partition: int
+    """Spark's. Of its tasks the last one counts, in whichever stage it ran: Spark runs a task again, under another
+    stage too, when its output was lost, and its rows are then the ones kept."""
     carried: Mapping[tuple[str, int, int], tuple[int, int]]
     dead: frozenset[tuple[str, int, int]]
+    went_by: int | None = None
+    """The batch of the list that says what is carried into this one."""
 
 
 class _Reports(AccumulatorParam[list[TaskReport]]):
@@ -71,7 +77,8 @@ class _Reports(AccumulatorParam[list[TaskReport]]):
 class CarryOver:
     """What `parallel_map` and `acknowledged` of one query share; the source's option carryOver has the same folder.
 
-    - `folder`: where the lists are kept; of this query alone, on a file system that driver and executors share.
+    - `folder`: where the lists are kept; of this query alone, beside its checkpoint. The driver alone uses it: a path
+      on its machine, or s3a://, abfss://, gs://, hdfs://, dbfs:/, as Arrow opens it. The attribute has it absolute.
     - `deadline_ms`: how long each task of a batch calls the function before what is left is carried; from its first
       call, so that the start of a Python worker, the reading and the resource do not count.
     - `dead_letter`: where a record goes after its last attempt, with the client settings `kafka`. Without it, a record
@@ -92,11 +99,16 @@ class CarryOver:
             raise UsageError(f"deadline_ms={deadline_ms!r}: give a whole number of at least 1")
         if dead_letter is not None and not (kafka or {}).get("bootstrap.servers"):
             raise UsageError("dead_letter needs kafka={'bootstrap.servers': …}: where its topic is")
-        self.folder = folder
+        self.folder = absolute(folder)
+        if not self.folder.startswith("/"):  # said here: Arrow may know the scheme, and not where it leads
+            Lists.checked(self.folder)
         self.deadline_ms = deadline_ms
         self.dead_letter = dead_letter
         self.kafka = dict(kafka or {})
+        self.id = uuid4().hex
+        """Names it to tasks."""
         self._reports: Accumulator[list[TaskReport]] | None = None
+        self._context: SparkContext | None = None
 
     # --- the driver's ---
 
@@ -116,17 +128,23 @@ class CarryOver:
             )
 
     def begin(self, spark: SparkSession) -> None:
-        """Called when the step is applied: tasks of this driver report here."""
+        """Called when the step is applied: tasks of this driver report here, and are told what is carried.
+
+        Raises `UsageError` when the folder keeps nothing, and through Spark Connect.
+        """
         context = getattr(spark, "sparkContext", None)
         if context is None:
             raise UsageError("carry_over needs a Spark session in this process; it does not work through Spark Connect")
-        if self._reports is None:
-            self._reports = context.accumulator([], _Reports())
+        Lists.checked(self.folder)
+        if self._context is not context:
+            self._reports, self._context = context.accumulator([], _Reports()), context
+            spark.streams.addListener(TellsAtStart(context, self.folder, self.id))
 
-    def collected(self, batch: int) -> list[TaskReport]:
-        """What the tasks of a batch have reported, the last report of each task; older batches are forgotten.
+    def collected(self, batch: int, went_by: int | None = None) -> list[TaskReport]:
+        """What the tasks of a batch have reported, the last report of each partition; older batches are forgotten.
 
-        Raises `UsageError` when the plan runs parallel_map more than once, or without this CarryOver.
+        Raises `UsageError` when parallel_map has not this CarryOver, and `InternalError` when a task went by another
+        list than that of the batch `went_by`.
         """
         if self._reports is None:
             raise UsageError(
@@ -134,12 +152,9 @@ class CarryOver:
             )
         reports = [one for one in self._reports.value if one.batch == batch]
         self._reports.value = []
-        stages = {one.stage for one in reports}
-        if len(stages) > 1:
-            raise UsageError(
-                "carry_over: the batch ran parallel_map in more than one stage; use its result once in the query's plan"
-            )
-        return list({one.task: one for one in reports}.values())
+        if other := [one.went_by for one in reports if one.went_by != went_by]:
+            raise InternalError(f"batch {batch}: tasks went by the list of batch {other[0]}, and not of {went_by}")
+        return list({one.partition: one for one in reports}.values())
 
     # --- a task's ---
 
@@ -148,15 +163,8 @@ class CarryOver:
         batch = None if context is None else context.getLocalProperty(BATCH_ID)
         if context is None or batch is None:
             raise UsageError("carry_over works in streaming queries: end the query in writeStream and acknowledged")
-        lists = Lists(self.folder)
-        return TaskCarry(
-            self,
-            retries,
-            int(batch),
-            (context.stageId(), context.partitionId()),
-            frozen=lists.read(int(batch)),
-            last=lists.newest(before=int(batch)),
-        )
+        frozen, last = heard(context, self.id, int(batch))
+        return TaskCarry(self, retries, int(batch), context.partitionId(), frozen=frozen, last=last)
 
     def report(self, report: TaskReport) -> None:
         """What the driver has with `collected`, once the task is through."""
@@ -164,7 +172,8 @@ class CarryOver:
         self._reports.add([report])
 
     def __getstate__(self) -> dict[str, Any]:
-        return dict(self.__dict__)
+        """What travels with a task."""
+        return self.__dict__ | {"_context": None}
 
 
 @dataclass
@@ -174,8 +183,8 @@ class TaskCarry:
     carry_over: CarryOver
     retries: Retries
     batch: int
-    place: tuple[int, int]
-    """Stage and partition of the task."""
+    partition: int
+    """Spark's, of the task."""
     frozen: CarryList | None
     last: CarryList | None
     on_first_call: Callable[[], None] = lambda: None
@@ -276,7 +285,9 @@ class TaskCarry:
                 for outcome in self._dead:
                     letters.bury(outcome)
         dead = frozenset(_name(one.row) for one in self._dead)
-        self.carry_over.report(TaskReport(self.batch, *self.place, dict(self._carried), dead))
+        went_by = None if self.last is None else self.last.batch
+        report = TaskReport(self.batch, self.partition, dict(self._carried), dead, went_by)
+        self.carry_over.report(report)
 
     def _leaves(self, outcome: Outcome, name: tuple[str, int, int]) -> bool:
         """Of a record that was not tried, or did not end in time: False when that was its last attempt."""

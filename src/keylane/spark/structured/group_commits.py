@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from keylane.errors import KeylaneError, PeerError, UsageError
 from keylane.offsets import OffsetMap
 from keylane.spark.structured.acknowledged import INSTANCE_ID, to_commit
-from keylane.spark.structured.plans import Plan, group_offsets
+from keylane.spark.structured.plans import Plan, complete_in_both, group_offsets
 from keylane.spark.structured.query_events import QueryListener
 
 if TYPE_CHECKING:
@@ -68,8 +68,10 @@ class GroupCommits(QueryListener):
         epochs: dict[TopicPartition, int] = {}
         for source in progress.sources:
             maps, known = ended_at(source.endOffset)
-            ended |= maps
-            epochs |= known
+            for name, one in maps.items():
+                ended[name] = complete_in_both(ended[name], one) if name in ended else one
+            for name, epoch in known.items():
+                epochs[name] = min(epoch, epochs.get(name, epoch))
         if not ended:
             return
         self._run_id = str(progress.runId)

@@ -186,6 +186,8 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         raise UsageError(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}")
     if not streaming:
         given.refuse(("carryOver",), "is for streaming queries")
+    if (folder := given.get("carryOver")) is not None and not re.match(r"/|[A-Za-z][A-Za-z0-9+.-]*:", folder):
+        raise UsageError(f"carryOver={folder!r} is another folder in each process: give the CarryOver's .folder")
     return SourceOptions(
         settings=settings,
         subscription=_subscription(given),

@@ -17,12 +17,16 @@ from keylane.spark.structured.arrow_map import map_in_arrow
 from keylane.spark.structured.kept_rows import check_step
 from keylane.spark.structured.row_options import RowOptions
 from keylane.spark.structured.row_task import MapTask
+from keylane.spark.structured.running import CARRYING_STEP
 from keylane.telling import with_named_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from keylane.consumer.snapshot import Snapshot
+
+STEP = "parallel_map"
+"""How the function of a step without carry-over is called in Spark's plans."""
 
 
 @with_named_options("parallel_map", **RENAMED)
@@ -54,7 +58,7 @@ class RowMap(RowOptions):
             self.carry_over.check(dict(frame.dtypes))
             self.carry_over.begin(frame.sparkSession)
         self.counts.begin(frame.sparkSession)
-        return map_in_arrow(frame, task, task.output)
+        return map_in_arrow(frame, task, task.output, STEP if self.carry_over is None else CARRYING_STEP)
 
     def snapshot(self) -> Snapshot:
         """What the tasks of this step have done that have ended, all together: counters, latency and failures, for

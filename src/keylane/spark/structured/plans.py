@@ -143,6 +143,15 @@ def group_offsets(plan: Plan, carried: Iterable[tuple[str, int, int]] = ()) -> d
     return maps
 
 
+def complete_in_both(one: OffsetMap, other: OffsetMap) -> OffsetMap:
+    """Of a partition that a query reads by two sources: what it is through with."""
+    base, highest = min(one.base, other.base), min(one.highest_completed, other.highest_completed)
+    if highest < base:
+        return OffsetMap(base)
+    incomplete = [range(*run) for each in (one, other) for run in each.incomplete_within(base, highest + 1)]
+    return OffsetMap(base, incomplete, highest).trimmed()
+
+
 def new_records(before: Plan, log_ends: Mapping[TopicPartition, int]) -> int:
     """How many offsets there are beyond the plan; those of unknown partitions count from the first."""
     return sum(max(0, end - before.next.get(name, 0)) for name, end in log_ends.items())

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEv
 
 
 class QueryListener(StreamingQueryListener):
-    """Hears of the progress of queries, if `wants_progress`, and of their end."""
+    """Hears that queries start, of their progress, if `wants_progress`, and of their end."""
 
     wants_progress: ClassVar[bool]
 
@@ -48,7 +48,7 @@ class FromJvm:
         self._listener = listener
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-        pass
+        self._listener.onQueryStarted(event)
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         if self._listener.wants_progress:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 QUERY_ID = "sql.streaming.queryId"
 """The local property under which Spark names the query to its own thread."""
+CARRYING_STEP = "parallel_map_with_carry_over"
+"""How the function of such a step is called in Spark's plans."""
+ARROW_NODES = ("MapInArrow", "PythonMapInArrow")
+"""Nodes of a plan that run a function over Arrow batches; the second is of Spark 3.5."""
 TESTED = "docs/spark-versions.md has those that do"
 
 
@@ -35,10 +39,16 @@ class RunningBatch:
     plan: Plan
     java_options: Any
     """Of the source, in the JVM."""
+    java_plan: Any
+    """Of the query, in the JVM."""
 
     def options(self) -> dict[str, str]:
         """Of the source. Each one asks the JVM some times: not for every batch."""
         return dict(self.java_options)
+
+    def steps_with_carry_over(self) -> int:
+        """How often the query's plan runs a `parallel_map` that has one. It walks the plan: not for every batch."""
+        return _count_functions(self.java_plan, CARRYING_STEP)
 
 
 def running_batch(frame: DataFrame) -> RunningBatch:
@@ -57,7 +67,7 @@ def running_batch(frame: DataFrame) -> RunningBatch:
     if len(found) != 1:
         raise UsageError(f"acknowledged(…) needs a query with one source 'keylane'; this one has {len(found)}")
     ((plan, options),) = found
-    return RunningBatch(run_id, session, plan, options)
+    return RunningBatch(run_id, session, plan, options, execution.logicalPlan())
 
 
 def fill(kept: DataFrame) -> None:
@@ -74,6 +84,15 @@ def fill(kept: DataFrame) -> None:
     rows.count()
 
 
+def _count_functions(plan: Any, name: str) -> int:
+    """How many nodes of a plan in the JVM run the Arrow function of this name."""
+    children = plan.children()
+    found = sum(_count_functions(children.apply(index), name) for index in range(children.length()))
+    if plan.nodeName() in ARROW_NODES:
+        found += plan.functionExpr().name() == name
+    return found
+
+
 def _execution(frame: DataFrame, query_id: str) -> Any:
     """The `MicroBatchExecution`."""
     session: Any = frame.sparkSession
@@ -83,14 +102,20 @@ def _execution(frame: DataFrame, query_id: str) -> Any:
 
 
 def _sources(execution: Any) -> list[tuple[Plan, Any]]:
-    """The plan of each source `keylane` for the batch that runs, and its options in the JVM."""
+    """The plan of each source `keylane` for the batch that runs, and its options in the JVM. A stream that the query
+    splits and unites is a leaf for each part, and one source."""
     leaves = execution.logicalPlan().collectLeaves()
     found = []
+    streams: list[Any] = []
     for index in range(leaves.length()):
         leaf = leaves.apply(index)
         if leaf.getClass().getSimpleName() != "StreamingDataSourceV2ScanRelation":
             continue
-        offset = json.loads(execution.availableOffsets().get(leaf.stream()).get().json())
+        stream = leaf.stream()
+        if any(stream.equals(one) for one in streams):
+            continue
+        streams.append(stream)
+        offset = json.loads(execution.availableOffsets().get(stream).get().json())
         if isinstance(offset, dict) and {"id", "seq", "from", "next"} <= offset.keys():
             found.append((Plan.from_json(offset), leaf.relation().options().asCaseSensitiveMap()))
     return found
