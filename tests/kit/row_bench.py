@@ -13,6 +13,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from keylane.spark import parallel_map
 from keylane.spark.structured.columns import source_schema
+from keylane.spark.structured.ordering import KEY, plain_key
 from keylane.spark.structured.row_task import MapTask
 from kit.contract import HANG_S, QUICK_S, ignore, other_than_usual
 
@@ -45,6 +46,14 @@ class Accumulator:
         self.value = self._param.addInPlace(self.value, term)
 
 
+def with_keys(step: Any, batch: pa.RecordBatch, schema: StructType = COLUMNS) -> pa.RecordBatch:
+    """The rows with the column of their keys, which Spark makes in a query."""
+    if step.keys is None or plain_key(schema, step.keys) is not None:
+        return batch
+    keys = [hash(values) for values in zip(*(batch.column(name).to_pylist() for name in step.keys), strict=True)]
+    return batch.append_column(KEY, pa.array(keys, pa.int64()))
+
+
 class InATask:
     def __init__(self) -> None:
         self._spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(accumulator=Accumulator))
@@ -52,7 +61,7 @@ class InATask:
     def run(self, step: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         step.counts.begin(self._spark)
         task = MapTask(step, COLUMNS, step.returns)
-        batch = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(COLUMNS, timezone="UTC"))
+        batch = with_keys(step, pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(COLUMNS, timezone="UTC")))
         return [row for made in task(iter([batch])) for row in made.to_pylist()]
 
 

@@ -21,6 +21,7 @@ from keylane.spark.structured import row_engine, row_task
 from keylane.spark.structured.carry_over import CarryOver, TaskCarry, TaskReport
 from keylane.spark.structured.parallel_map import RowMap
 from keylane.spark.structured.row_task import BATCH_ROWS, MapTask, RowRun
+from kit.row_bench import with_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,8 +62,12 @@ class Timer:
         """Its time never comes by itself."""
 
 
-def task(function: Callable[..., Any], **options: Any) -> MapTask:
-    return MapTask(RowMap(function, RETURNS, **options), ROW, RETURNS)
+def task(
+    function: Callable[..., Any], **options: Any
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    step = RowMap(function, RETURNS, **options)
+    made = MapTask(step, ROW, RETURNS, is_of_stream=True)
+    return lambda batches: made(with_keys(step, batch, ROW) for batch in batches)
 
 
 def test_the_deadline_begins_with_the_first_call_and_carries_what_has_not_ended(

@@ -36,7 +36,7 @@ def parse(columns: str, **options: str) -> SinkOptions:
 
 def test_options_in_any_case_and_sparks_own_are_taken() -> None:
     found = parse("value string", TOPIC="t", checkpointLocation="/c", IncludeHeaders="true")
-    assert (found.topic, found.include_headers, dict(found.settings)) == ("t", True, {"bootstrap.servers": "h:1"})
+    assert (found.topic, dict(found.settings)) == ("t", {"bootstrap.servers": "h:1"})
 
 
 @pytest.mark.parametrize(
@@ -63,19 +63,22 @@ def test_rows_become_outputs() -> None:
         [pa.array(["k", None]), pa.array(["é", None]), pa.array(["a", "b"]), pa.array([3, None], pa.int32()), headers],
         names=["key", "value", "topic", "partition", "headers"],
     )
-    options = SinkOptions({}, None, include_headers=True)
+    options = SinkOptions({}, None)
     assert list(sink_rows(batch, options).outputs()) == [
         Output("a", b"k", "é".encode(), (("h", b"1"),), 3),
         Output("b"),
     ]
-    fixed = SinkOptions({}, "fixed", include_headers=False)
-    assert [(one.topic, one.headers) for one in sink_rows(batch, fixed).outputs()] == [("fixed", ()), ("fixed", ())]
+    fixed = SinkOptions({}, "fixed")
+    assert [(one.topic, one.headers) for one in sink_rows(batch, fixed).outputs()] == [
+        ("fixed", (("h", b"1"),)),
+        ("fixed", ()),
+    ]
 
 
 def test_a_row_without_a_topic_fails() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array(["v"]), pa.array([None], pa.string())], names=["value", "topic"])
     with pytest.raises(UsageError, match="a row has no topic"):
-        sink_rows(batch, SinkOptions({}, None, include_headers=False))
+        sink_rows(batch, SinkOptions({}, None))
 
 
 EXACTLY_ONCE = {"kafka.bootstrap.servers": "b", "topic": "t", "delivery": "exactly_once", "sinkName": "orders.v1-a_b"}

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812 - Spark's own custom
 from pyspark.sql.conversion import ArrowTableToRowsConversion, LocalDataToArrowConversion
 
-from keylane.spark.structured.values import arrow_schema, to_arrow, to_python
+from keylane.spark.structured.values import arrow_schema, as_numbers, to_arrow, to_python
 
 MOMENT = datetime(2026, 11, 21, 12, 0, 1, 500)  # noqa: DTZ001 - as Spark's rows have it
 
@@ -69,10 +69,10 @@ def test_values_are_what_sparks_own_converters_make_of_them(kind: T.DataType, va
     ours, theirs = to_arrow(kind), LocalDataToArrowConversion._create_converter(kind)
     made = [pa.array(values if one is None else list(map(one, values)), field.type) for one in (ours, theirs)]
     assert made[0] == made[1]
-    back = made[0].to_pylist()
+    back = as_numbers(made[0]).to_pylist()
     convert, theirs = to_python(kind), ArrowTableToRowsConversion._create_converter(kind)
     found = back if convert is None else list(map(convert, back))
-    wanted = list(map(theirs, back))
+    wanted = list(map(theirs, made[0].to_pylist()))
     assert str(found) == str(wanted), "VariantVal has no equality"
     assert [type(one) for one in found] == [type(one) for one in wanted]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from keylane.spark.structured.ordering import quoted
 from keylane.spark.versions import CLASSIC_FRAMES
 
 if TYPE_CHECKING:
@@ -32,6 +33,6 @@ def map_in_arrow(
 
     # What `pandas_udf` does once it has seen pandas.
     udf: Any = _create_udf(function, schema, MAP_ARROW_ITER, name)
-    column = udf(*[frame[name] for name in frame.columns])._jc  # noqa: SLF001
+    column = udf(*[frame[quoted(name)] for name in frame.columns])._jc  # noqa: SLF001
     made = java.mapInArrow(column, False, None) if CLASSIC_FRAMES.here else java.pythonMapInArrow(column.expr(), False)
     return type(frame)(made, frame.sparkSession)

@@ -16,11 +16,17 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from keylane.errors import PeerError
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from keylane.kafka.ranges import Columns
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
+MAX_MS = (2**63 - 1) // 1000
+"""The last millisecond that Spark's timestamps have, which count microseconds."""
 _TIMESTAMP_TYPES = {0: -1, 1: 0, 2: 1}
 """librdkafka's numbers for none, create time and log append time, and Kafka's."""
 
@@ -51,12 +57,23 @@ def record_batch(columns: Columns, topic: str, partition: int, schema: pa.Schema
         pa.repeat(pa.scalar(topic, pa.string()), count),
         pa.repeat(pa.scalar(partition, pa.int32()), count),
         pa.array(columns.offsets, pa.int64(), size=count),
-        pa.array(times, pa.timestamp("ms", "UTC"), size=count).cast(pa.timestamp("us", "UTC")),
+        _times(times, columns.offsets, f"{topic}-{partition}"),
         _timestamp_types(types),
     ]
     if columns.headers is not None:
         arrays.append(_headers(columns.headers, schema.field("headers").type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _times(times: tuple[int, ...], offsets: Sequence[int], partition: str) -> pa.Array:
+    """Milliseconds as Spark's microseconds. Raises `PeerError` that names a record whose time does not fit."""
+    for offset, one in zip(offsets, times, strict=True) if max(map(abs, times)) > MAX_MS else ():
+        if abs(one) > MAX_MS:
+            raise PeerError(
+                f"{partition}@{offset}: its timestamp is {one} ms since the epoch, and Spark's end at {MAX_MS}: its "
+                "producer gives another unit; start behind it (startingOffsets), or delete it (kafka-delete-records)"
+            )
+    return pa.array(times, pa.timestamp("ms", "UTC"), size=len(times)).cast(pa.timestamp("us", "UTC"))
 
 
 def _timestamp_types(types: tuple[int, ...]) -> pa.Array:

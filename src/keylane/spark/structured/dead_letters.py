@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from keylane.consumer.dead_letters import as_it_was, said_of
 from keylane.errors import HandlerError, InternalError, UsageError
 from keylane.records import Output
-from keylane.spark.structured.rows import column, headers_of, name_of, place_of
+from keylane.spark.structured.rows import column, headers_of, name_of, place_of, timestamp_ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,9 +53,7 @@ def dead_letter(outcome: Outcome, topic: str) -> Output:
     row, error = outcome.row, outcome.error
     if error is None:
         raise InternalError(f"{name_of(row, outcome.number)}: dead, and nothing failed")
-    at = column(row, "timestamp")
-    timestamp_ms = None if at is None else round(at.timestamp() * 1000)
-    said = said_of(place_of(row), timestamp_ms, error, outcome.attempts)
+    said = said_of(place_of(row), timestamp_ms_of(row), error, outcome.attempts)
     return Output(topic, column(row, "key"), column(row, "value"), [*as_it_was(headers_of(row)), *said])
 
 

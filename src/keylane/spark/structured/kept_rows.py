@@ -31,7 +31,7 @@ from keylane.spark.structured.carry_over import BATCH_ID
 from keylane.spark.structured.rows import RECORD, RowWriter, place_of
 from keylane.spark.structured.running import QUERY_ID
 from keylane.spark.structured.settled import Settled
-from keylane.spark.structured.values import arrow_schema, to_python
+from keylane.spark.structured.values import Instant, arrow_schema, as_numbers, to_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -279,7 +279,7 @@ class KeptOutputs:
         found: list[Values] = []
         for batch in batches:
             columns = zip(self._converters, batch.columns, strict=True)
-            found += zip(*([of(one) for one in column.to_pylist()] for of, column in columns), strict=True)
+            found += zip(*([of(one) for one in as_numbers(column).to_pylist()] for of, column in columns), strict=True)
         return found
 
     def _check(self, schema: pa.Schema) -> None:
@@ -297,10 +297,10 @@ class KeptOutputs:
 
 
 def kept_values(kind: DataType) -> Callable[[Carried], Carried]:
-    """Makes of a value of Arrow's one that a function may return. Spark's own converters make local times of instants,
-    by which the hour that comes twice in autumn is lost."""
+    """Makes of a value of a column `as_numbers` one that a function may return. Instants stay what they are: as local
+    times they would depend on the machine's clock."""
     if isinstance(kind, TimestampType):
-        return as_it_is
+        return lambda value: None if value is None else Instant(value)
     if isinstance(kind, ArrayType):
         of = kept_values(kind.elementType)
         return lambda value: None if value is None else [of(one) for one in value]

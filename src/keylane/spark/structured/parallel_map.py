@@ -15,6 +15,7 @@ from keylane.errors import UsageError
 from keylane.options import RENAMED
 from keylane.spark.structured.arrow_map import map_in_arrow
 from keylane.spark.structured.kept_rows import check_step
+from keylane.spark.structured.ordering import by_key, check_whole_partitions, with_keys
 from keylane.spark.structured.row_options import RowOptions
 from keylane.spark.structured.row_task import MapTask
 from keylane.spark.structured.running import CARRYING_STEP
@@ -52,13 +53,17 @@ class RowMap(RowOptions):
         if self.guarantee == "exactly_once":
             check_step(self, frame)
         if self.order_by:
-            frame = frame.repartition(*(self.keys or ()))
-        task = MapTask(self, frame.schema, _schema(self.returns))
+            frame = by_key(frame, self.keys or (), self.sorted_by)
+        elif self.keys is not None:
+            check_whole_partitions(frame)
+        task = MapTask(self, frame.schema, _schema(self.returns), frame.isStreaming)
         if self.carry_over is not None:
             self.carry_over.check(dict(frame.dtypes))
             self.carry_over.begin(frame.sparkSession)
         self.counts.begin(frame.sparkSession)
-        return map_in_arrow(frame, task, task.output, STEP if self.carry_over is None else CARRYING_STEP)
+        return map_in_arrow(
+            with_keys(frame, self.keys), task, task.output, STEP if self.carry_over is None else CARRYING_STEP
+        )
 
     def snapshot(self) -> Snapshot:
         """What the tasks of this step have done that have ended, all together: counters, latency and failures, for
@@ -76,4 +81,9 @@ def _schema(returns: str | StructType) -> StructType:
     schema = _parse_datatype_string(returns) if isinstance(returns, str) else returns
     if not isinstance(schema, StructType) or not schema.fields:
         raise UsageError(f"returns={returns!r}: give columns and types, like 'delay double, carrier string'")
+    if isinstance(returns, str) and "timestamp_ntz" not in returns.lower() and "timestamp_ntz" in schema.simpleString():
+        raise UsageError(
+            f"returns={returns!r}: timestamp means timestamp_ntz in this session (spark.sql.timestampType), which "
+            "takes what the workers' clocks show: write timestamp_ltz for an instant, or timestamp_ntz"
+        )
     return schema

@@ -17,16 +17,17 @@ from pyspark import TaskContext
 from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
 
 from keylane.consumer.snapshot import Snapshot
-from keylane.errors import HandlerError
+from keylane.errors import Fatal, HandlerError
 from keylane.flow.autoscale import AutoLimit
 from keylane.flow.outcomes import Failure
 from keylane.foreign_errors import short_class_of, text_of
 from keylane.options import DeadLetter, Flow, Processes, Skip
 from keylane.spark.structured.dead_letters import DeadLetters
 from keylane.spark.structured.kept_rows import KeptRows
+from keylane.spark.structured.ordering import sorted_here
 from keylane.spark.structured.row_calls import Answered, Failed, function_of
 from keylane.spark.structured.row_engine import FAILURES, RowEngine
-from keylane.spark.structured.rows import RECORD, Outcome, Returns, RowReader, RowWriter, name_of
+from keylane.spark.structured.rows import RECORD, Outcome, Returns, RowReader, RowWriter, name_of, size_of
 from keylane.spark.structured.worker_gc import spare_modules_from_gc
 
 if TYPE_CHECKING:
@@ -53,6 +54,10 @@ OUTCOME = [
 
 BATCH_ROWS = 1_000
 """Rows of an Arrow batch that goes back to Spark."""
+BATCH_BYTES = 16 << 20
+"""Of the same, about: Arrow's arrays of bytes end at 2 GB."""
+SLICE_BYTES = 4 << 20
+"""Of the rows that are made at once."""
 _MANY = 250
 """Rows that are made at once: the first calls run while the others are made."""
 
@@ -68,6 +73,8 @@ class MapTask:
     schema: StructType
     """Of the rows that come in."""
     returns: StructType
+    is_of_stream: bool = False
+    """Whether the rows are a stream's, which Spark does not sort."""
 
     @property
     def output(self) -> StructType:
@@ -80,23 +87,83 @@ class MapTask:
         carry = None if options.carry_over is None else options.carry_over.task(options.tries)
         before = FAILURES.kinds
         run = RowRun(options, self.schema, self.returns, carry)
-        output = RowWriter(self.output)
-        rows: list[Values] = []
         with run.dead_letters as letters:
-            for outcome in run.outcomes(batches):
-                rows += run.emitted(outcome, letters)
-                if len(rows) >= BATCH_ROWS:
-                    if letters is not None:
-                        letters.acknowledged()
-                    yield output.batch(rows)
-                    rows = []
-            if letters is not None:
-                letters.acknowledged()
+            output = _Output(run, RowWriter(self.output), letters)
+            sort_by = options.sorted_by if self.is_of_stream else ()
+            for outcome in run.outcomes(batches, sort_by):
+                output.add(outcome)
+                if output.is_full:
+                    yield from output.take()
+            rest = output.take()
             if carry is not None:
                 carry.report()
             options.counts.add(run.snapshot(before, letters))
-            if rows:
-                yield output.batch(rows)
+            yield from rest
+
+
+class _Output:
+    """Rows that go back to Spark, until they are an Arrow batch. Thread safety: the task's thread."""
+
+    def __init__(self, run: RowRun, writer: RowWriter, letters: DeadLetters | None) -> None:
+        self._run = run
+        self._writer = writer
+        self._letters = letters
+        self._rows: list[tuple[Values, Outcome]] = []
+        self._bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._rows) >= BATCH_ROWS or self._bytes >= BATCH_BYTES
+
+    def add(self, outcome: Outcome) -> None:
+        for values in self._run.emitted(outcome, self._letters):
+            self._rows.append((values, outcome))
+            self._bytes += size_of(values)
+
+    def take(self) -> list[pa.RecordBatch]:
+        """Once dead letters are acknowledged. Raises what a row fails its task with."""
+        rows, self._rows, self._bytes = self._rows, [], 0
+        made = self._batches(rows)
+        if self._letters is not None:
+            self._letters.acknowledged()
+        return made
+
+    def _batches(self, rows: list[tuple[Values, Outcome]]) -> list[pa.RecordBatch]:
+        """In parts of bounded size: a row may have become many. A row with a value that is not of its column's type has
+        failed, and what becomes of it is as for any other."""
+        made = []
+        for part in _parts(rows):
+            try:
+                made.append(self._writer.batch([values for values, _ in part]))
+            except HandlerError:
+                made += self._batches(self._without_misfits(part))
+        return made
+
+    def _without_misfits(self, rows: list[tuple[Values, Outcome]]) -> list[tuple[Values, Outcome]]:
+        failed: dict[int, list[tuple[Values, Outcome]]] = {}
+        for values, outcome in rows:
+            if id(outcome) in failed:
+                continue
+            try:
+                self._writer.batch([values])
+            except HandlerError as error:
+                again = self._run.emitted_of_misfit(outcome, error, self._letters)
+                failed[id(outcome)] = [(one, outcome) for one in again]
+        rest = [pair for pair in rows if id(pair[1]) not in failed]
+        return rest + [pair for some in failed.values() for pair in some]
+
+
+def _parts(rows: list[tuple[Values, Outcome]]) -> Iterator[list[tuple[Values, Outcome]]]:
+    part: list[tuple[Values, Outcome]] = []
+    size = 0
+    for pair in rows:
+        part.append(pair)
+        size += size_of(pair[0])
+        if size >= BATCH_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 class RowRun:
@@ -131,10 +198,14 @@ class RowRun:
         rule = self._options.on_exhausted
         return DeadLetters(rule.topic, self._options.kafka or {}) if isinstance(rule, DeadLetter) else nullcontext()
 
-    def outcomes(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Outcome]:
-        """Every row's outcome, as they come."""
+    def outcomes(self, batches: Iterator[pa.RecordBatch], sort_by: tuple[str, ...]) -> Iterator[Outcome]:
+        """Every row's outcome, as they come; the rows are sorted first by the columns `sort_by`."""
         engine, carry = self._engine, self._carry
-        feeds = _in_order(batches, self._reader, self._options.sorted_by)
+        if sort_by:
+            batches = sorted_here(batches, sort_by, _MANY)
+        feeds: Iterator[list[tuple[Row, bytes | None]]] = (
+            self._reader.rows(part) for batch in batches for part in _slices(batch)
+        )
         if carry is not None:
             feeds = map(carry.wanted, feeds)
         if self._kept is not None:
@@ -174,6 +245,14 @@ class RowRun:
         elif not self._options.outcome:
             raise HandlerError(f"{name}: failed after {outcome.attempts} attempts: {text}") from error
         return [(*self._nothing, text, outcome.attempts, outcome.seconds)] if self._options.outcome else []
+
+    def emitted_of_misfit(self, outcome: Outcome, error: HandlerError, letters: DeadLetters | None) -> list[Values]:
+        """The same for a row whose values are not of their columns' types. It has run, and does not run again."""
+        if outcome.values is None or self._kept is not None:
+            raise error
+        self._processed -= 1
+        outcome.values, outcome.error = None, Fatal(str(error))
+        return self.emitted(outcome, letters)
 
     def snapshot(self, before: tuple[FailureKind, ...], letters: DeadLetters | None) -> Snapshot:
         """What the task has done; `before` it had failed so often in this process."""
@@ -248,16 +327,7 @@ def _stopped_in_time(engine: RowEngine, carry: TaskCarry | None) -> Iterator[Non
             timer.join()
 
 
-def _in_order(
-    batches: Iterator[pa.RecordBatch], reader: RowReader, order_by: tuple[str, ...]
-) -> Iterator[list[tuple[Row, bytes | None]]]:
-    """The rows, some at a time; sorted as a whole with `order_by`."""
-    if not order_by:
-        for batch in batches:
-            for start in range(0, batch.num_rows, _MANY):
-                yield reader.rows(batch.slice(start, _MANY))
-        return
-    rows = [row for batch in batches for row in reader.rows(batch)]
-    rows.sort(key=lambda pair: tuple(pair[0][name] for name in order_by))
-    for start in range(0, len(rows), _MANY):
-        yield rows[start : start + _MANY]
+def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Few rows at a time, of which the first run while the others are made; fewer where they are large."""
+    rows = max(1, min(_MANY, SLICE_BYTES * batch.num_rows // max(1, batch.nbytes)))
+    return (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))

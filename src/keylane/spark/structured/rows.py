@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql.types import Row, _create_row
 
-from keylane.errors import HandlerError, InternalError
-from keylane.spark.structured.values import arrow_schema, to_arrow, to_python
+from keylane.errors import Fatal, HandlerError, InternalError
+from keylane.spark.structured.ordering import plain_key
+from keylane.spark.structured.values import arrow_schema, as_numbers, to_arrow, to_python
 from keylane.telling import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
@@ -47,7 +48,7 @@ class FedRow:
         self.number = number
 
     def __len__(self) -> int:
-        """MAX_PENDING bounds them, and not their size."""
+        """The engine bounds their number and size."""
         return 1
 
     def offset(self) -> int:
@@ -74,42 +75,129 @@ class Outcome:
     """Of the row in its task, when it was tried."""
 
 
+class Unreadable:
+    """In the place of a value that Python does not have. Who reads it fails."""
+
+    __slots__ = ("column", "stored")
+
+    def __init__(self, column: str, stored: Any) -> None:
+        self.column = column
+        self.stored = stored
+        """As Spark has it: of a timestamp, microseconds since the epoch."""
+
+    def __reduce__(self) -> tuple[type[Unreadable], tuple[str, Any]]:
+        return Unreadable, (self.column, self.stored)
+
+    def read(self) -> NoReturn:
+        raise Fatal(
+            f"the column {self.column} has a value here that Python does not have, such as a time beyond the year "
+            "9999: leave the column unread, or cast it before"
+        )
+
+
+class PartlyReadable(Row):
+    """A row with such values: the others are read as ever."""
+
+    def __getitem__(self, item: Any) -> Any:
+        found = super().__getitem__(item)
+        for one in found if isinstance(item, slice) else (found,):
+            if type(one) is Unreadable:
+                one.read()
+        return found
+
+    def __iter__(self) -> Iterator[Any]:
+        for one in super().__iter__():
+            if type(one) is Unreadable:
+                one.read()
+            yield one
+
+    def __repr__(self) -> str:
+        return f"<a row that Python has in part: {', '.join(self.__fields__)}>"
+
+
+def as_stored(row: Row) -> tuple[Any, ...]:
+    """The values, and what stands for those that Python does not have."""
+    return tuple(tuple.__iter__(row))
+
+
+def _row(names: Any, values: Any) -> Row:
+    if any(type(one) is Unreadable for one in values):
+        row = PartlyReadable(*values)
+        row.__fields__ = names
+        return row
+    return _create_row(names, values)
+
+
 class RowReader:
     """Arrow batches as rows."""
 
     def __init__(self, schema: StructType, keys: Sequence[str] | None) -> None:
+        """`schema` is of the rows; `keys` are columns of it, and the batches as `ordering.with_keys` makes them."""
         self._names = schema.fieldNames()
-        self._converters = [to_python(field.dataType) for field in schema.fields]
-        self._keys = None if keys is None else [self._names.index(name) for name in keys]
+        self._kinds = [field.dataType for field in schema.fields]
+        self._converters = [to_python(kind) for kind in self._kinds]
+        plain = plain_key(schema, keys)
+        self._key = None if plain is None else self._names.index(plain)
+        self._is_hashed = keys is not None and plain is None
 
     def rows(self, batch: pa.RecordBatch) -> list[tuple[Row, bytes | None]]:
         """Each row with its key as bytes; None is a row without a key, which waits for no other."""
-        columns = [
-            [convert(one) for one in column.to_pylist()] if convert is not None else column.to_pylist()
-            for column, convert in zip(batch.columns, self._converters, strict=True)
-        ]
-        rows = [_create_row(self._names, values) for values in zip(*columns, strict=True)]
-        if self._keys is None:
-            return [(row, None) for row in rows]
-        return [(row, _key([row[index] for index in self._keys])) for row in rows]
+        count = len(self._names)
+        made: Callable[[Any, Any], Row] = _create_row
+        columns = []
+        for index in range(count):
+            values, are_readable = self._values(batch.column(index), index)
+            columns.append(values)
+            if not are_readable:
+                made = _row
+        rows = [made(self._names, values) for values in zip(*columns, strict=True)]
+        if self._is_hashed:  # Spark has made the hash: the column behind the others
+            numbers = batch.column(count).to_pylist()
+            keys = [None if number is None else number.to_bytes(8, signed=True) for number in numbers]
+        elif self._key is not None:
+            keys = as_numbers(batch.column(self._key), texts=True).to_pylist()
+        else:
+            keys = [None] * len(rows)
+        return list(zip(rows, keys, strict=True))
+
+    def _values(self, column: pa.Array, index: int) -> tuple[list[Any], bool]:
+        """Of a column; whether Python has all of them."""
+        convert = self._converters[index]
+        try:
+            values = as_numbers(column).to_pylist()
+        except UnicodeDecodeError:  # Spark's strings may hold any bytes, and `collect()` replaces what is no text
+            values = as_numbers(column, texts=True).to_pylist()
+            convert = to_python(self._kinds[index], texts=True)
+        if convert is None:
+            return values, True
+        try:
+            return [convert(one) for one in values], True
+        except Exception:  # a type of the user's may raise anything
+            return [self._readable(convert, one, index) for one in values], False
+
+    def _readable(self, convert: Converter, value: Any, index: int) -> Any:
+        try:
+            return convert(value)
+        except Exception:  # as above
+            return Unreadable(self._names[index], value)
 
 
 def row_departs(fed: FedRow) -> bytes:
     """A row that was fed, on its way to a worker process."""
     row = fed.value
-    return pickle.dumps((row.__fields__, tuple(row)))
+    return pickle.dumps((row.__fields__, as_stored(row)))
 
 
 def row_arrives(data: bytes) -> Row:
     """The same, there."""
     names, values = pickle.loads(data)
-    return _create_row(names, values)
+    return _row(names, values)
 
 
 def replaced(row: Row, values: Mapping[str, object]) -> Row:
     """The row with other values in these columns."""
     names = row.__fields__
-    return _create_row(names, [values.get(name, value) for name, value in zip(names, row, strict=True)])
+    return _row(names, [values.get(name, value) for name, value in zip(names, as_stored(row), strict=True)])
 
 
 def place_of(row: Row) -> tuple[str, int, int] | None:
@@ -134,15 +222,19 @@ def column(row: Row, name: str) -> Any:
     return row[name] if name in row.__fields__ else None
 
 
+def timestamp_ms_of(row: Row) -> int | None:
+    """The record's time, where the row has it: also one that Python does not have."""
+    if "timestamp" not in row.__fields__:
+        return None
+    at = as_stored(row)[row.__fields__.index("timestamp")]
+    if at is None:
+        return None
+    return int(at.stored // 1000) if isinstance(at, Unreadable) else round(at.timestamp() * 1000)
+
+
 def headers_of(row: Row) -> list[tuple[str, bytes | None]]:
     """The record's headers, where the row has them."""
     return [(header["key"], header["value"]) for header in column(row, "headers") or ()]
-
-
-def _key(values: list[Any]) -> bytes | None:
-    if len(values) == 1 and isinstance(values[0], bytes | None):
-        return values[0]
-    return None if all(one is None for one in values) else pickle.dumps(values)
 
 
 class Returns:
@@ -191,6 +283,15 @@ class Returns:
         raise HandlerError(
             f"the function returned {kind_of(returned)}: return a dict, a tuple, a list of those, or None"
         )
+
+
+def size_of(value: Any) -> int:
+    """About the bytes of what a function returned."""
+    if isinstance(value, bytes | str | bytearray):
+        return len(value)
+    if isinstance(value, list | tuple):
+        return sum(map(size_of, value))
+    return sum(map(size_of, value.values())) if isinstance(value, dict) else 8
 
 
 class RowWriter:

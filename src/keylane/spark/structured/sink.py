@@ -48,6 +48,7 @@ COLUMNS: dict[str, tuple[type[DataType], ...]] = {
 _SPARKS = frozenset({"checkpointlocation", "queryname", "path", "outputmode"})
 """Options that Spark itself hands on to every sink."""
 _OWN = frozenset({"topic", "includeheaders", "delivery", "sinkname"})
+"""Of these, `includeHeaders` changes nothing: a column `headers` is always written, as by Spark's own sink."""
 ANSWER_S = 10
 """So long a batch write waits for brokers that have not answered."""
 BATCH_ROWS = 1_000
@@ -62,7 +63,6 @@ class SinkOptions:
     settings: Mapping[str, str] = field(repr=False)  # may hold passwords
     topic: str | None
     """Wins over the column."""
-    include_headers: bool
     sink: str | None = None
     """The name of a sink of `delivery=exactly_once`; None: at least once."""
 
@@ -95,14 +95,13 @@ def parse_sink(options: Mapping[str, str], schema: StructType) -> SinkOptions:
             raise UsageError(
                 f"column {name!r} is {kind.simpleString()}: give {wanted or 'array<struct<key:string,value:binary>>'}"
             )
-    headers = given.get("includeheaders", "").strip().lower() == "true"
     settings = kafka_settings(options)
     if OFFSETS_SERVERS in settings:
         raise UsageError(
             f"option kafka.{OFFSETS_SERVERS}={settings[OFFSETS_SERVERS]!r} is for a source's group; a sink has "
             "none: leave it out"
         )
-    return SinkOptions(settings, topic, headers, _sink_name(given, settings))
+    return SinkOptions(settings, topic, _sink_name(given, settings))
 
 
 def _sink_name(given: Mapping[str, str], settings: Mapping[str, str]) -> str | None:
@@ -208,7 +207,7 @@ def sink_rows(batch: pa.RecordBatch, options: SinkOptions) -> SinkRows:
     if options.topic is None and columns["topic"].null_count:
         raise UsageError("a row has no topic: its column 'topic' is null, and there is no option topic")
     headers: list[Headers] | None = None
-    if options.include_headers and "headers" in columns:
+    if "headers" in columns:
         lists = columns["headers"].to_pylist()
         headers = [tuple((one["key"], one["value"]) for one in some or ()) for some in lists]
     partitions = columns["partition"].to_pylist() if "partition" in columns else None

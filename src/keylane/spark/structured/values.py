@@ -1,15 +1,17 @@
 """Values as Arrow has them, and as Python does: those that `collect()` gives, on every Spark.
 
 The idea: PySpark's own converters are internal, are others in each version, and in 3.5 ask for pandas. These are made
-once a column, and None is the converter of a type whose values are the same on both sides. Arrow is not imported here
-(see `rows`).
+once a column, and None is the converter of a type whose values are the same on both sides. Times cross as numbers, as
+Spark keeps them: Arrow's own Python values end with the year 9999 in UTC. Arrow is not imported here but where columns
+are viewed (see `rows`).
 """
 
 from __future__ import annotations
 
 import array
-from datetime import UTC, datetime
+from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql import types
@@ -18,6 +20,7 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
+    DateType,
     DecimalType,
     MapType,
     NullType,
@@ -39,6 +42,12 @@ if TYPE_CHECKING:
     Converter = Callable[[Any], Any]
 
 T = TypeVar("T")
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - of times without a zone
+_EPOCH_ORDINAL = _EPOCH.toordinal()
+
+
+class Instant(int):
+    """Microseconds since the epoch that are known to be one."""
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -46,29 +55,84 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC") if TIMEZONES.here else to_arrow_schema(schema)
 
 
-def to_python(kind: DataType) -> Converter | None:
-    """From what Arrow's `to_pylist` gives."""
-    convert = _to_python(kind)
+def as_numbers(column: pa.Array, *, texts: bool = False) -> pa.Array:
+    """The column with its times as numbers, and with `texts` its strings as bytes; nothing is copied."""
+    there = column.type
+    kind = _numbers_of(there, texts=texts)
+    if kind is there:
+        return column
+    return column.cast(kind) if "null" in str(kind) else column.view(kind)  # views of nulls in structs are broken
+
+
+def _numbers_of(kind: pa.DataType, *, texts: bool) -> pa.DataType:
+    """The same object where nothing in it is another type."""
+    import pyarrow as pa
+
+    of, is_ = partial(_numbers_of, texts=texts), pa.types
+    if is_.is_timestamp(kind):
+        return pa.int64()
+    if is_.is_date32(kind):
+        return pa.int32()
+    if texts and (is_.is_string(kind) or is_.is_large_string(kind)):
+        return pa.binary() if is_.is_string(kind) else pa.large_binary()
+    if is_.is_list(kind) or is_.is_large_list(kind):
+        inside = kind.value_type
+        element = of(inside)
+        made = pa.list_ if is_.is_list(kind) else pa.large_list
+        return kind if element is inside else made(kind.value_field.with_type(element))
+    if is_.is_struct(kind):
+        inner = [kind.field(index) for index in range(kind.num_fields)]
+        types_ = [one.type for one in inner]
+        changed = [*map(of, types_)]
+        if all(a is b for a, b in zip(types_, changed, strict=True)):
+            return kind
+        return pa.struct([one.with_type(other) for one, other in zip(inner, changed, strict=True)])
+    if is_.is_map(kind):
+        keys, items = kind.key_type, kind.item_type
+        key, item = of(keys), of(items)
+        if key is keys and item is items:
+            return kind
+        return pa.map_(kind.key_field.with_type(key), kind.item_field.with_type(item))
+    return kind
+
+
+def to_python(kind: DataType, *, texts: bool = False) -> Converter | None:
+    """From what `to_pylist` gives of a column `as_numbers`. Raises `ValueError` or `OverflowError` for a value that
+    Python does not have: a time beyond the year 9999."""
+    convert = _to_python(kind, texts=texts)
     return None if convert is None else lambda value: None if value is None else convert(value)
 
 
-def _to_python(kind: DataType) -> Converter | None:
+def _to_python(kind: DataType, *, texts: bool) -> Converter | None:
+    of = partial(to_python, texts=texts)
     match kind:
         case StructType():
-            names, inner = kind.names, [to_python(field.dataType) for field in kind.fields]
+            names, inner = kind.names, [of(field.dataType) for field in kind.fields]
             return lambda value: _create_row(names, _each(inner, value.values()))
         case ArrayType():
-            element = to_python(kind.elementType)
+            element = of(kind.elementType)
             return None if element is None else lambda value: [*map(element, value)]
         case MapType():
-            pair = [to_python(kind.keyType), to_python(kind.valueType)]
+            pair = [of(kind.keyType), of(kind.valueType)]
             return lambda value: {key: one for key, one in (_each(pair, both) for both in value)}  # noqa: C416
         case TimestampType():
-            return lambda value: value.astimezone().replace(tzinfo=None)
+            return _local_time
+        case TimestampNTZType():
+            return lambda value: _EPOCH + timedelta(microseconds=value)
+        case DateType():
+            return lambda value: date.fromordinal(value + _EPOCH_ORDINAL)
+        case StringType() if texts:
+            return lambda value: value.decode(errors="replace")
         case UserDefinedType():
-            of_sql = to_python(kind.sqlType())
+            of_sql = of(kind.sqlType())
             return kind.deserialize if of_sql is None else lambda value: kind.deserialize(of_sql(value))
     return _NEWER.get(kind.typeName())
+
+
+def _local_time(value: int) -> datetime:
+    """With `fold`, by which the second instant of an hour that comes twice is known."""
+    seconds, rest = divmod(value, 1_000_000)
+    return datetime.fromtimestamp(seconds).replace(microsecond=rest)  # noqa: DTZ006 - what `collect()` gives
 
 
 _NEWER: dict[str, Converter] = {
@@ -104,7 +168,7 @@ def _to_arrow(kind: DataType) -> Converter | None:
         case BinaryType():
             return _bytes
         case TimestampType():
-            return lambda value: _a(value, datetime).astimezone(UTC)
+            return _instant
         case TimestampNTZType():
             return _without_zone
         case DecimalType():
@@ -161,6 +225,14 @@ def _without_zone(value: object) -> datetime:
     if time.tzinfo is not None:
         raise ValueError("a time with a time zone, where the type has none")
     return time
+
+
+def _instant(value: object) -> int:
+    """Of a time with a zone, or of this machine's; with `fold`."""
+    if isinstance(value, Instant):
+        return int(value)
+    time = _a(value, datetime)
+    return int(time.replace(microsecond=0).timestamp()) * 1_000_000 + time.microsecond
 
 
 def _struct(kind: StructType) -> Converter:
