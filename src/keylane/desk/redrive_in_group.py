@@ -23,7 +23,7 @@ from keylane.kafka.redriving import Redriving, committed_records, read_committed
 from keylane.offsets.edits import standing
 from keylane.operations.commands import MOST_RECORDS, named, replaying
 from keylane.operations.operator import Operator
-from keylane.records import Record
+from keylane.records import Record, carried_headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -136,7 +136,7 @@ class _Group:
             for lot in lots
             for place, letters in lot.items()
             for one in letters
-            if place in there and not is_letter_of(one, read(one.headers).death, there[place])
+            if place in there and not is_letter_of(one, read(carried_headers_of(one.message)).death, there[place])
         }
 
     def replay(self, places: list[Place]) -> set[Place]:

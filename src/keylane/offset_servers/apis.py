@@ -218,6 +218,12 @@ def passed_on(
                 "describe_topic_partitions", version, frame, lambda answer: told_partitions(answer, servers(), names)
             )
         )
+    if LIST_TRANSACTIONS in known:
+        known[LIST_TRANSACTIONS] = known[LIST_TRANSACTIONS]._replace(
+            rewrite=lambda version, frame: _rewritten(
+                "list_transactions", version, frame, lambda answer: _without_servers_own(answer, hidden)
+            )
+        )
     ours = load_apis()[FIND_COORDINATOR]
     coordinator = Passed("find_coordinator", ours.min_version, min(ours.max_version, offered[FIND_COORDINATOR][1]))
     known[FIND_COORDINATOR] = coordinator._replace(
@@ -227,6 +233,12 @@ def passed_on(
         applies=_is_of_transactions,
     )
     return known
+
+
+def _without_servers_own(answer: Entity, hidden: str) -> Entity:
+    """Without the ids by which servers write their log."""
+    rows = (one for one in answer.transaction_states if not one.transactional_id.startswith(f"{hidden}-"))
+    return dataclasses.replace(answer, transaction_states=tuple(rows))
 
 
 def has_topic_ids(passed: Mapping[int, Passed]) -> bool:

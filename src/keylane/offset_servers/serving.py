@@ -18,7 +18,7 @@ from keylane.kafka.admin import Admin
 from keylane.kafka.link import Link
 from keylane.kafka.log_group import SESSION_MS, LogGroup
 from keylane.kafka.login import login_of
-from keylane.offset_servers.apis import has_topic_ids, passed_on, served
+from keylane.offset_servers.apis import LIST_TRANSACTIONS, has_topic_ids, passed_on, served
 from keylane.offset_servers.coordinators import Coordinators
 from keylane.offset_servers.forwarding import BEAT_S, Forwarder, Forwarding
 from keylane.offset_servers.known_configs import KnownConfigs, ask_configs
@@ -233,9 +233,10 @@ class OffsetServer:
         """Listen on the own port, or for a broker of the log's cluster. Raises `PeerError`."""
         host, port = self._places.listen if broker is None else self._places.listen_for(broker)
         apis = served(self, self._passed, is_pair=broker is not None)
+        passed = {key: one for key, one in self._passed.items() if broker is not None or key != LIST_TRANSACTIONS}
 
         def relays(client: Client) -> Sequence[RelayPort]:
-            relay = Relay(self._passed, lambda: self._brokers(broker), self._login, client.close)
+            relay = Relay(passed, lambda: self._brokers(broker), self._login, client.close)
             return relay, Forwarder(self.forwarding, client)
 
         door = BrokerServer(self._node, apis, self._security, relays)
