@@ -26,6 +26,7 @@ from keylane.flow.outcomes import Later as CoreLater
 from keylane.flow.workers.made import hand_over_to
 from keylane.records import PlainMessage
 from kit.seam import Call, Commit, Entry, Item, Later, NotRun, Plan, Raised, Revoked, Sending
+from kit.seam import Committed as SeamCommitted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -112,13 +113,32 @@ class CoreEngine:
     # --- the group and the log ---
 
     def resolve(
-        self, name: TopicPartition, committed: tuple[int, str] | None, log_start: int, log_end: int
+        self,
+        name: TopicPartition,
+        committed: SeamCommitted | None,
+        log_start: int,
+        log_end: int,
+        changed_from: int | None = None,
     ) -> tuple[OffsetMap, bool]:
-        offset, metadata = committed or (None, "")
-        return self._start_rule.resolve(Committed(*name, offset, metadata, log_start, log_end))
+        offset, metadata, epoch = committed or (None, "", -1)
+        found = Committed(
+            *name, offset, metadata, log_start, log_end, leader_epoch=epoch, is_checked=True, changed_from=changed_from
+        )
+        return self._start_rule.resolve(found)
 
     def assigned(self, starts: Iterable[Start], now: float) -> None:
-        made = [CoreStart(*one.name, one.epoch, one.offsets, one.log_start, one.log_end) for one in starts]
+        made = [
+            CoreStart(
+                *one.name,
+                one.epoch,
+                one.offsets,
+                one.log_start,
+                one.log_end,
+                leader_epoch=one.leader_epoch,
+                is_unchecked=one.is_unchecked,
+            )
+            for one in starts
+        ]
         self._core.assigned(made, now)
 
     def polled(self, name: TopicPartition, epoch: int, messages: Sequence[PlainMessage]) -> None:
@@ -332,7 +352,8 @@ def _inside(outcome: Outcome) -> CoreOutcome:
 
 
 def _commit(entries: list[CommitEntry]) -> Commit:
-    return Commit([Entry(one.name, one.partition.epoch, one.offset, one.metadata) for one in entries], entries)
+    made = [Entry(one.name, one.partition.epoch, one.offset, one.metadata, one.leader_epoch) for one in entries]
+    return Commit(made, entries)
 
 
 def _problem(problem: Problem) -> CommitProblem:

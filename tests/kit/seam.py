@@ -58,6 +58,8 @@ class Start(NamedTuple):
     offsets: OffsetMap
     log_start: int
     log_end: int
+    leader_epoch: int = -1
+    is_unchecked: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -106,6 +108,15 @@ class Entry(NamedTuple):
     epoch: int
     offset: int
     metadata: str
+    leader_epoch: int = -1
+
+
+class Committed(NamedTuple):
+    """What a group has committed for a partition."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
 
 
 @dataclass(slots=True, eq=False)
@@ -184,9 +195,15 @@ class Engine(Protocol):
     # --- the group and the log ---
 
     def resolve(
-        self, name: TopicPartition, committed: tuple[int, str] | None, log_start: int, log_end: int
+        self,
+        name: TopicPartition,
+        committed: Committed | None,
+        log_start: int,
+        log_end: int,
+        changed_from: int | None = None,
     ) -> tuple[OffsetMap, bool]:
-        """The map to start from, and whether it has to be committed before anything else."""
+        """The map to start from, and whether it has to be committed before anything else; `changed_from`: from where on
+        the log has other records than when that was committed, where its leader has said so."""
 
     def assigned(self, starts: Iterable[Start], now: float) -> None: ...
     def polled(self, name: TopicPartition, epoch: int, messages: Sequence[PlainMessage]) -> None: ...

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from keylane.offsets import OffsetMap, decode
+from keylane.offsets.codec import map_origin
 
 if TYPE_CHECKING:
     from keylane.options import Ordering
     from keylane.records import PlainMessage
-    from kit.seam import Item, Sending
+    from kit.seam import Committed, Entry, Item, Sending
 
 TOPIC = "simulated"
 
@@ -46,8 +47,12 @@ class Log:
         self.records: dict[int, PlainMessage] = {}
         self.end = 0
         self.start = 0
-        self.committed: tuple[int, str] | None = None
-        """Offset and metadata, as acknowledged or at least applied by the broker."""
+        self.committed: Committed | None = None
+        """As acknowledged, or at least applied by the broker."""
+        self.leader = 0
+        """The epoch of who leads it."""
+        self.begun_at = {0: 0}
+        """By epoch, its first offset: of those that the log still has."""
         self.todo: dict[int, PlainMessage] = {}
         """Records that the current assignment has to complete, in offset order."""
         self.running: dict[int, Item] = {}
@@ -91,4 +96,47 @@ class Log:
         return message.key_ if ordering == "key" else self.partition
 
     def map(self) -> OffsetMap | None:
-        return None if self.committed is None else decode(self.committed[1], self.committed[0])
+        """What the group has complete, by a commit that is its own."""
+        if self.committed is None:
+            return None
+        if map_origin(self.committed.metadata, self.committed.leader_epoch) == "copied":
+            return OffsetMap(self.committed.offset)
+        return decode(self.committed.metadata, self.committed.offset)
+
+    def covers(self, offset: int) -> bool:
+        """Whether the group has the record complete that the log has at this offset."""
+        found = self.map()
+        return found is not None and found.is_complete(offset) and self._was_known(offset, self.committed)
+
+    def said_by(self, entry: Entry, offset: int) -> bool:
+        """Whether a commit of this says that the record is complete."""
+        return decode(entry.metadata, entry.offset).is_complete(offset) and self._was_known(offset, entry)
+
+    def _was_known(self, offset: int, commit: Committed | Entry | None) -> bool:
+        """A commit speaks of no record that a later leader has written."""
+        epoch = -1 if commit is None else commit.leader_epoch
+        record = self.records.get(offset)
+        return epoch < 0 or record is None or (record.leader_epoch() or 0) <= epoch
+
+    def changed_from(self) -> int | None:
+        """What its leader says of the committed epoch: from where on the log has other records."""
+        commit = self.committed
+        if commit is None or commit.leader_epoch < 0:
+            return None
+        later = [at for epoch, at in self.begun_at.items() if epoch > commit.leader_epoch]
+        end = max(min(later, default=self.end), self.start)
+        if commit.offset == end and not commit.metadata:
+            return None
+        is_gap = end < commit.offset <= self.end and not any(end <= one < commit.offset for one in self.records)
+        return commit.offset if is_gap else end
+
+    def cut(self, offset: int) -> None:
+        """Another leader, which has nothing from this offset on."""
+        self.leader += 1
+        self.begun_at = {epoch: at for epoch, at in self.begun_at.items() if at < offset} | {self.leader: offset}
+        self.end = offset
+        for kept in (self.records, self.done, self.visible):
+            for gone in [one for one in kept if one >= offset]:
+                del kept[gone]
+        for offsets in (self.again, self.given_up):
+            offsets.difference_update([one for one in offsets if one >= offset])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from kit.seam import Problem
+from kit.seam import Committed, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,6 +55,10 @@ class SimulatedTransactions:
     def holds(self, log: Log) -> bool:
         """Whether the committed offset of this partition waits for a decision: nobody is told it before."""
         return self._is_sent and any(entry.name == log.name for entry in self._entries)
+
+    def has_part_in(self, log: Log) -> bool:
+        """Whether something of this partition waits for the end of a transaction."""
+        return self.holds(log) or any(sent.item.name == log.name for sent in self._inside)
 
     # --- steps ---
 
@@ -127,7 +131,7 @@ class SimulatedTransactions:
         """It is committed: offsets and outputs, at once."""
         self._world.seen["transactions"] += 1
         for entry in self._entries:
-            self._log(entry).committed = (entry.offset, entry.metadata)
+            self._log(entry).committed = Committed(entry.offset, entry.metadata, entry.leader_epoch)
         for sent in self._inside:
             if sent.entered:
                 self._seen(sent)
@@ -147,9 +151,8 @@ class SimulatedTransactions:
         log.visible[item.offset] = sent
 
     def _compare(self, log: Log) -> None:
-        found = log.map()
         for offset in log.records:
-            covered = found is not None and found.is_complete(offset)
+            covered = log.covers(offset)
             expected = log.done.get(offset) if covered else None
             seen = log.visible.get(offset)
             what = (log.name, offset, covered)

@@ -7,7 +7,8 @@ DESIGN's guarantees at every one:
 1. a commit never passes, or maps as complete, a record that is not; 2. within an assignment the acknowledged offset
 never goes back; 3. a record that an acknowledged commit had complete is not run again; 4. records of a shard never
 overlap, and start in offset order; 5. metadata never exceeds the cap, and a map is left out only where the broker
-takes less than was set; 6. what an earlier assignment's work comes to changes nothing. Nothing starts
+takes less than was set; a commit speaks of no record that a later leader has
+written; 6. what an earlier assignment's work comes to changes nothing. Nothing starts
 of a partition that the user has paused, nor of a key that an operator holds or has skipped, nor beyond
 `max_uncommitted`, nor faster than `rates` and limits of keys allow. 1 and 3 but for what an operator has skipped, and
 for what was replayed, which runs once more, in order, and no other record with it.
@@ -30,12 +31,13 @@ import keylane as kl
 from keylane.errors import HandlerError
 from keylane.flow.keys import KeyRule, Where
 from keylane.offsets import DispatchBound, decode, encode
+from keylane.offsets.codec import map_origin
 from keylane.offsets.edits import replayed
 from keylane.options import Batch, Breaker, DeadLetter, Halt, Rates, Retries, Skip
 from keylane.pipeline import Pipeline
 from keylane.records import PlainMessage
 from kit.engines import make_engine
-from kit.seam import Make, Problem, Start, Workers
+from kit.seam import Committed, Make, Problem, Start, Workers
 from kit.simulated_log import TOPIC, Log, Sent
 from kit.simulated_rates import KeyOracle, RateOracle
 from kit.simulated_transactions import SimulatedTransactions
@@ -93,6 +95,9 @@ class Settings:
     """How often the user pauses, resumes and changes bounds; 20 is often."""
     rules: int = 0
     """How often an operator holds, slows, skips and releases keys; 20 is often."""
+    moves: int = 0
+    """How often a partition that nobody has is cut, gets another leader, or has its commit written by others (copied by
+    a mirror, or by the JVM's consumer); 5 is often. Copies not with transactions."""
     replays: int = 0
     """How often an operator lets complete records run again; 10 is often. Not with transactions."""
     delivery: DeliveryName = "at_least_once"
@@ -131,8 +136,9 @@ class Simulation:
             retries=Retries(max_attempts=attempts, delay_ms=50, max_delay_ms=400),
             delivery=settings.delivery,
             on_exhausted=settings.on_exhausted,
-            commit=kl.Commit(interval_ms=200, metadata_max_bytes=settings.metadata_cap),
+            commit=kl.Commit(interval_ms=200, metadata_max_bytes=settings.metadata_cap, on_copied_map="run_again"),
             offset_reset="earliest",
+            beyond_log_end="earliest",
             revoke_timeout_ms=300,
             drain_timeout_ms=500,
             rates=settings.rates,
@@ -191,6 +197,7 @@ class Simulation:
             (self._interfere, self.settings.hands),
             (self._rule, self.settings.rules),
             (self._skip, self.settings.rules),
+            (self._move, self.settings.moves),
             (self._replay, self.settings.replays * (self.settings.delivery != "transactional")),
             (self._crash, 1),
             (self._stop, 1),
@@ -240,6 +247,8 @@ class Simulation:
                 for log in self.logs if self.settings.delivery != "at_most_once" else ():
                     left = log.again & log.records.keys()  # but for what retention took
                     self.check(not left, "{}: {} were replayed, and did not run", log.name, left)
+                    lost = log.records.keys() - log.done.keys() if self.settings.moves else ()
+                    self.check(not lost, "{}: {} are committed, and never ran", log.name, lost)
                 return
             for step in steps:
                 self.step(step)
@@ -255,7 +264,7 @@ class Simulation:
                 log.end += self.random.randint(1, 4)  # compacted, or a control record
             keyed = self.random.random() < 0.9
             key = b"%d" % self.random.randrange(self.settings.keys) if keyed else None
-            record = PlainMessage(TOPIC, log.partition, log.end, key, b"value")
+            record = PlainMessage(TOPIC, log.partition, log.end, key, b"value", leader_epoch_=log.leader)
             log.records[log.end] = record
             if log.assigned:
                 log.todo[log.end] = record
@@ -277,21 +286,39 @@ class Simulation:
             self.transactions.reload() if self.random.random() < 0.5 else self.transactions.answer()
 
     def assigned(self, log: Log) -> Start:
-        offsets, first = self.engine.resolve(log.name, log.committed, log.start, log.end)
-        if first:
-            log.committed = (offsets.base, "")
+        before, change = log.committed, log.changed_from()
+        leader_epoch = -1 if before is None else before.leader_epoch
+        may_ask = not self.settings.moves or leader_epoch < 0 or self.random.random() < 0.7
+        is_unchecked = not may_ask and before is not None and change != before.offset
+        if change is not None and before is not None and before.offset > change:
+            self.seen["beyond a cut"] += 1
+            is_unchecked = False
+        offsets, first = self.engine.resolve(log.name, before, log.start, log.end, None if is_unchecked else change)
+        self.seen["unchecked"] += is_unchecked and bool(offsets.span)
+        if first or before is None:
+            log.committed, leader_epoch = Committed(offsets.base), -1
+        elif change == before.offset:
+            leader_epoch = -1
         self._epoch += 1
         log.assigned, log.epoch = True, self._epoch
         log.position = max(offsets.base, log.start)
         log.acknowledged = offsets.base
         for offset in [one for one in log.records if one < log.position and not offsets.is_complete(one)]:
             del log.records[offset]  # lost to retention after it was polled, and before that was committed
+        for offset in [one for one in log.records if one < log.position and one not in log.done]:
+            self.check(
+                not self.settings.moves or self.settings.delivery == "at_most_once",
+                "{}: starts at {} behind {}, which never ran",
+                log.name,
+                log.position,
+                offset,
+            )
         log.todo = {
             offset: record
             for offset, record in log.records.items()
-            if offset >= log.position and not offsets.is_complete(offset) and offset not in log.given_up
+            if offset >= log.position and not log.covers(offset) and offset not in log.given_up
         }
-        return Start(log.name, self._epoch, offsets, log.start, log.end)
+        return Start(log.name, self._epoch, offsets, log.start, log.end, leader_epoch, is_unchecked)
 
     def _poll(self) -> None:
         ready = [log for log in self.logs if log.assigned and not log.paused]
@@ -343,7 +370,7 @@ class Simulation:
                 self.seen["too large"] += 1
                 continue
             if applied and log.epoch == entry.epoch:  # a fenced member's commit is refused
-                log.committed = (entry.offset, entry.metadata)
+                log.committed = Committed(entry.offset, entry.metadata, entry.leader_epoch)
             if fails:
                 problems[entry.name] = Problem("simulated")
                 self.seen["commit failed"] += 1
@@ -351,8 +378,7 @@ class Simulation:
                 if entry.offset < log.acknowledged:
                     self.violated(f"{log.name}: the committed offset went from {log.acknowledged} to {entry.offset}")
                 log.acknowledged = entry.offset
-                said = decode(entry.metadata, entry.offset)
-                log.unacknowledged = {offset for offset in log.unacknowledged if not said.is_complete(offset)}
+                log.unacknowledged = {offset for offset in log.unacknowledged if not log.said_by(entry, offset)}
         return problems
 
     def _revoke(self) -> None:
@@ -432,17 +458,57 @@ class Simulation:
         if before is None or not all(one in log.records and before.is_complete(one) for one in offsets):
             return
         edited = replayed(before, offsets)
-        metadata = encode(edited) if edited.span else ""
+        assert log.committed is not None
+        epoch = log.committed.leader_epoch
+        metadata = encode(edited, is_marked=epoch >= 0) if edited.span else ""
         bound = DispatchBound.for_cap(self.settings.broker_metadata_cap)
         if edited.span > bound.max_span and edited.incomplete_count > bound.max_incomplete:
             return
-        log.committed = (edited.base, metadata)
+        log.committed = Committed(edited.base, metadata, epoch)
         for one in log.records:
             is_right = edited.is_complete(one) == (before.is_complete(one) and one not in offsets)
             self.check(is_right, "{}: the replay of {} changes {}", log.name, offsets, one)
         log.again.update(offsets)
         self.begun.difference_update((log.partition, one) for one in offsets)
         self.seen["replayed"] += len(offsets)
+
+    def _move(self) -> None:
+        """Something happens to a log, or to what is committed of it, while no member has it."""
+        log = self.random.choice(self.logs)
+        if log.assigned or log.committed is None or (self.transactions and self.transactions.has_part_in(log)):
+            return
+        choice = self.random.randrange(4 if self.transactions is None else 2)
+        if choice <= 1:
+            self._cut(log, self.random.randint(log.start, log.end) if choice else log.end)
+        elif choice == 2 and (log.committed.leader_epoch >= 0 or not log.committed.metadata):
+            back = self.random.randint(0, min(log.committed.offset, log.end))
+            self._committed_by_others(log, Committed(back, log.committed.metadata))
+            self.seen["copied"] += map_origin(log.committed.metadata, -1) == "copied"
+        elif (
+            (found := log.map()) is not None
+            and found.span
+            and found.highest_completed < (log.changed_from() or log.end)
+        ):
+            self._committed_by_others(log, Committed(found.base, encode(found)))
+            self.seen["unmarked"] += 1
+
+    def _cut(self, log: Log, offset: int) -> None:
+        """An unclean election. Whose commit has no leader epoch is not told: it is not cut below that."""
+        assert log.committed is not None
+        least = (
+            log.start if log.committed.leader_epoch >= 0 else decode(*reversed(log.committed[:2])).highest_completed + 1
+        )
+        if offset < max(least, log.start):
+            return
+        self.seen["cut"] += offset < log.end
+        log.cut(offset)
+        self.begun = {(partition, one) for partition, one in self.begun if partition != log.partition or one < offset}
+
+    def _committed_by_others(self, log: Log, commit: Committed) -> None:
+        log.committed = commit
+        self.begun = {
+            (partition, one) for partition, one in self.begun if partition != log.partition or log.covers(one)
+        }
 
     def _rule_keys(self, rules: list[KeyRule]) -> None:
         for log in self.logs if self.settings.delivery == "at_most_once" else ():
@@ -547,11 +613,12 @@ class Simulation:
         for entry in entries:
             log = self.logs[entry.name[1]]
             self.check(len(entry.metadata) <= self.settings.metadata_cap, "{}: metadata over the cap", entry.name)
-            said = decode(entry.metadata, entry.offset)
             self.seen["maps"] += bool(entry.metadata)
+            marked = map_origin(entry.metadata, entry.leader_epoch) in (None, "own", "unmarked")
+            self.check(marked, "{}: a marked map goes without a leader epoch", entry.name)
             for offset in log.todo if self.settings.delivery != "at_most_once" else ():
-                if said.is_complete(offset) and not self.keys.is_skipped(log.todo[offset]):
-                    self.violated(f"{entry.name}: a commit says that {offset} is complete: {said}")
+                if log.said_by(entry, offset) and not self.keys.is_skipped(log.todo[offset]):
+                    self.violated(f"{entry.name}: a commit says that {offset} is complete: {entry}")
         if self.engine.left_maps_out:
             smaller = self.settings.broker_metadata_cap < self.settings.metadata_cap
             self.check(smaller, "a map did not fit although the bound holds")
@@ -633,5 +700,9 @@ VARIETY = (
     Settings(replays=15, ordering="unordered", metadata_cap=16, broker_metadata_cap=16, keys=2, batch=Batch(5)),
     Settings(replays=15, delivery="at_most_once", keys=3),
     Settings(replays=15, delivery="almost_once", concurrency=3, keys=20),
+    Settings(moves=6, rebalances=3),
+    Settings(moves=6, rebalances=3, ordering="unordered", keys=2, gap_share=0.3, call_s=1.0, output_share=0.05),
+    Settings(moves=6, rebalances=3, delivery="at_most_once", keys=3),
+    Settings(moves=6, rebalances=3, delivery="almost_once", concurrency=3, keys=20),
 )
 """Settings that together reach every branch that a schedule can reach."""

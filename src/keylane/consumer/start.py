@@ -173,8 +173,9 @@ class StartRule:
             offsets = decode(found.metadata, base)
             if found.origin == "copied" and self.on_copied_map != "believe":
                 return self._without_copied_map(found, offsets)
-            if found.changed_from is not None and offsets.highest_completed >= found.changed_from:
-                offsets = self._cut(found, offsets, found.changed_from)
+            cut = found.log_end if found.changed_from is None and found.leader_epoch >= 0 else found.changed_from
+            if cut is not None and offsets.highest_completed >= cut:
+                offsets = self._cut(found, offsets, cut)
             if offsets.highest_completed >= found.log_end:
                 raise MetadataError(
                     f"the map has {offsets.highest_completed} complete, beyond the end of the log at {found.log_end} "

@@ -59,7 +59,7 @@ class World:
     def commit(self, *, fails: bool, fenced: bool = False) -> None:
         """The transaction is decided, one way or the other."""
         commit = self.soon("commit")
-        ((_, _, offset, metadata),) = commit.entries
+        ((_, _, offset, metadata, _),) = commit.entries
         self.engine.transaction_answered("commit", Problem("simulated", fenced=fenced) if fails else None, self.now)
         if fails:
             assert self.engine.plan(self.now).abort is fenced
