@@ -204,21 +204,35 @@ class _Commit:
         self.name, self.offset, self.metadata = name, offset, metadata
 
 
-@pytest.mark.soak
-def test_lost_records_fail_a_stream_or_are_passed(spark: SparkSession, servers: str, tmp_path: Path) -> None:
-    """The topic was made anew below the checkpoint's offset."""
+@pytest.mark.full
+def test_a_log_that_is_another_one_fails_a_stream_or_is_read(spark: SparkSession, servers: str, tmp_path: Path) -> None:
+    """The topic was made anew, and has more records by now than the checkpoint has read."""
     admin = Admin({"bootstrap.servers": servers})
     admin.create_topics({"again": 1})
     fill(servers, 0, 8, "again", 1)
     assert len(streams(spark, servers, tmp_path / "c", subscribe="again")[0]) == 8
     admin.delete_topics(["again"])
     admin.create_topics({"again": 1})
-    fill(servers, 0, 3, "again", 1)
-    with pytest.raises(Exception, match="again-0 ends at 3, and 8 is next"):
+    fill(servers, 100, 110, "again", 1)
+    with pytest.raises(Exception, match="again-0 was read up to 8, and was cut at 0 since then"):
         streams(spark, servers, tmp_path / "c", subscribe="again")
-    assert streams(spark, servers, tmp_path / "c", subscribe="again", failOnDataLoss="false") == [[]]
-    fill(servers, 3, 5, "again", 1)
-    assert streams(spark, servers, tmp_path / "c", subscribe="again") == [[3, 4]]
+    batches = streams(spark, servers, tmp_path / "c", subscribe="again", failOnDataLoss="false")
+    assert batches == [list(range(100, 110))]
+    fill(servers, 110, 112, "again", 1)
+    assert streams(spark, servers, tmp_path / "c", subscribe="again") == [[110, 111]]
+
+
+def test_a_copied_map_is_not_believed(spark: SparkSession, servers: str, tmp_path: Path) -> None:
+    """A mirror writes it beside an offset of another log, and no leader epoch."""
+    copied = encode(OffsetMap(10, [10, 12, 13], 15), is_marked=True)
+    client = Consumer({"bootstrap.servers": servers, "group.id": "copied"})
+    exact.commit_now(client, [_Commit(("numbers", one), 26, copied if one == 0 else "") for one in range(3)])
+    client.close()
+    options = {"startingOffsets": "committed", "kafka.group.id": "copied"}
+    with pytest.raises(Exception, match="numbers-0: the commit of offset 26 was copied by another program"):
+        streams(spark, servers, tmp_path / "refused", **options, onCopiedMap="fail")
+    batches = streams(spark, servers, tmp_path / "c", **options)
+    assert sorted(joined(batches)) == sorted([*of_partition(0, 26), *of_partition(1, 26), *of_partition(2, 26)])
 
 
 def test_progress_has_offsets_and_what_is_latest(spark: SparkSession, servers: str, tmp_path: Path) -> None:

@@ -87,6 +87,18 @@ def test_a_log_that_was_cut_is_remembered_by_an_empty_batch() -> None:
     assert follow(plan, STARTS, {T0: 4, T1: 0}).spans() == {T0: ((3, 4),)}
 
 
+def test_a_log_with_other_records_is_an_error_or_read_from_where_it_was_cut() -> None:
+    done = {T0: (5, encode(OffsetMap(5, [5], 12)))}
+    before = Plan("q", 3, {T0: 2, T1: 0}, {T0: 9, T1: 4}, done, {T0: 1, T1: 1})
+    ends = {T0: 20, T1: 4}
+    with pytest.raises(PeerError, match="t-0 was read up to 9, and was cut at 7 since then"):
+        follow(before, STARTS, ends, epochs={T0: 2}, changes={T0: 7})
+    plan = follow(before, STARTS, ends, epochs={T0: 2}, changes={T0: 7}, fail_on_data_loss=False)
+    assert plan.spans() == {T0: ((7, 20),)}, "what the group had complete is of the log before, too"
+    assert (plan.done, plan.epochs) == ({}, {T0: 2, T1: 1})
+    assert follow(before, STARTS, ends, epochs={T0: 2}, changes={T0: 11}).spans() == {T0: ((11, 20),)}
+
+
 def test_a_partition_that_is_gone_is_lost() -> None:
     with pytest.raises(PeerError, match="do not exist any more"):
         follow(FIRST, {T0: 0}, {T0: 6})
@@ -95,7 +107,7 @@ def test_a_partition_that_is_gone_is_lost() -> None:
 
 def test_a_plan_comes_back_from_the_checkpoint_as_it_was() -> None:
     done = {T0: (5, encode(OffsetMap(5, [5], 9)))}
-    for plan in (FIRST, Plan("q", 3, {T0: 6, T1: 0}, {T0: 8, T1: 1}, done, redo=2)):
+    for plan in (FIRST, Plan("q", 3, {T0: 6, T1: 0}, {T0: 8, T1: 1}, done, {T0: 4}, redo=2)):
         assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 

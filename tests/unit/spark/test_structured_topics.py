@@ -10,7 +10,8 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from keylane.errors import BrokerUnavailableError, PeerError
-from keylane.kafka.admin import CommittedOffset
+from keylane.kafka.admin import CommittedOffset, LedOffset
+from keylane.offsets import OffsetMap, encode
 from keylane.spark.structured import topics
 from keylane.spark.structured.options import parse_source
 from keylane.spark.structured.source import KeylaneSource
@@ -30,6 +31,9 @@ class Brokers:
         self.waits_ms = 0
         self.metadata = ""
         """Of the group's commit of offset 10."""
+        self.leader_epoch = -1
+        """Of that commit."""
+        self.led_by = -1
 
     def topics(self, _named: object = ()) -> dict[str, int]:
         self.asked += 1
@@ -40,7 +44,11 @@ class Brokers:
     cluster_id = topics
 
     def committed_offsets(self, _group: str) -> dict[tuple[str, int], CommittedOffset]:
-        return {("t", 0): CommittedOffset(10, self.metadata)}
+        return {("t", 0): CommittedOffset(10, self.metadata, self.leader_epoch)}
+
+    def led_log_ends(self, names: list[tuple[str, int]], *, read_committed: bool) -> dict[tuple[str, int], LedOffset]:
+        del read_committed
+        return dict.fromkeys(names, LedOffset(100, self.led_by))
 
 
 @pytest.fixture
@@ -84,6 +92,38 @@ def test_a_groups_map_of_an_unknown_kind_is_refused_and_other_metadata_is_not(br
         asks._committed(*where)
     brokers.metadata = "somebody else's"
     assert asks._committed(*where) == ({("t", 0): 10}, {})
+
+
+def test_a_log_is_asked_for_changes_once_when_its_leader_is_another_one(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = KAFKA | {"subscribe": "t", "startingOffsets": "committed", "kafka.group.id": "g"}
+    asks = topics.Topics(parse_source(options, streaming=True))
+    where = ([("t", 0)], {("t", 0): 0}, {("t", 0): 100})
+    asked: list[object] = []
+    answer: dict[tuple[str, int], int | None] = {("t", 0): None}
+
+    def changes_of(_kafka: object, reached: dict[object, object], _pause: object) -> dict[tuple[str, int], int | None]:
+        asked.extend(reached)
+        return answer if reached else {}
+
+    monkeypatch.setattr(topics, "changes_of", changes_of)
+    brokers.metadata, brokers.leader_epoch, brokers.led_by = encode(OffsetMap(10, [10], 20), is_marked=True), 3, 3
+    brokers.dead = False
+    assert asks.log_ends([("t", 0)]) == {("t", 0): 100}
+    assert asks._committed(*where) == ({("t", 0): 10}, {("t", 0): (10, brokers.metadata)})
+    assert not asked, "the leader is that of the commit"
+    brokers.led_by = 4
+    asks.log_ends([("t", 0)])
+    for _ in range(2):
+        assert asks._committed(*where) == ({("t", 0): 10}, {("t", 0): (10, brokers.metadata)})
+    assert asked == [("t", 0)]
+    answer["t", 0], brokers.led_by = 15, 5
+    asks.log_ends([("t", 0)])
+    assert asks._committed(*where)[1] == {("t", 0): (10, encode(OffsetMap(10, [10], 14)))}
+    answer["t", 0] = 7
+    with pytest.raises(PeerError, match=r"has committed 10 for t-0, and its log was cut at 7.*failOnDataLoss=false"):
+        asks._committed(*where)
 
 
 @pytest.mark.parametrize(("make", "waits_ms"), [("writer", 10_000), ("streamWriter", 30_000)])
