@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from peers import jvm
 
+from keylane.consumer.commits import EMPTY_MARKED
 from keylane.errors import UsageError
 from keylane.offsets import Encoding, OffsetMap, decode, encode
 from keylane.offsets.codec import V1_LIMIT
@@ -158,3 +159,8 @@ def test_what_the_jvm_refuses_names_the_cause(oracle: Oracle) -> None:
     """Its refusals come back as such, so that no test above can pass on an error."""
     with pytest.raises(AssertionError, match="Unexpected magic"):
         oracle.decode("WGFiYw==", 100)
+
+
+@pytest.mark.parametrize("base", [0, 1, 2**40])
+def test_a_mark_without_a_map_is_read_by_the_jvm_as_nothing_complete(oracle: Oracle, base: int) -> None:
+    assert oracle.decode(EMPTY_MARKED, base) == OffsetMap(base) == decode(EMPTY_MARKED, base)

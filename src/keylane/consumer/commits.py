@@ -18,7 +18,7 @@ from keylane.consumer.outputs import NO_RESULTS
 from keylane.errors import HandlerError
 from keylane.flow.workers import Meter
 from keylane.foreign_errors import line_of
-from keylane.offsets import DispatchBound, encode, is_map
+from keylane.offsets import DispatchBound, Encoding, OffsetMap, encode, is_map
 from keylane.telling import kind_of, size_in_utf8
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from keylane.consumer.outputs import ResultsRule
     from keylane.consumer.partitions import Partition
     from keylane.consumer.start import TopicPartition
-    from keylane.offsets import OffsetMap
     from keylane.pipeline import Pipeline
     from keylane.records import Message
     from keylane.telling import Log
@@ -46,6 +45,9 @@ commit has, so that only who hears too slowly slows anything."""
 
 PART = 1_000
 """Records of one `Told`."""
+
+EMPTY_MARKED = encode(OffsetMap(0), Encoding.BITSET_V1, is_marked=True)
+"""A map of nothing: it says that the commit has a leader epoch."""
 
 LEAST_CAP = 64
 """Characters: a broker that refuses so few is taken to refuse all metadata."""
@@ -106,6 +108,8 @@ class Commits:
         self._log = log
         self._fail = fail
         self._metadata = pipeline.metadata
+        self._marks_all = pipeline.guarantee != "at_least_once"
+        """Whether a commit without a map is marked as well: to start at a copy of it would break the promise."""
         self._interval_s = pipeline.commit_interval_s
         self._every = pipeline.commit.every_records
         self._completed = 0
@@ -179,7 +183,7 @@ class Commits:
         if offsets.span:
             metadata = self._within_cap(offsets, encode(offsets, is_marked=epoch >= 0))
         else:
-            metadata = self._own_metadata(*partition.name, offsets.base, now)
+            metadata = self._own_metadata(*partition.name, offsets.base, now, is_known=epoch >= 0)
         if metadata and partition.without_map:
             self._counters["commits_without_map"] += 1
             self._log.warning(
@@ -205,11 +209,12 @@ class Commits:
         """The map, without its mark where that alone takes it over the cap."""
         return marked if len(marked) <= self.metadata_cap else encode(offsets)
 
-    def _own_metadata(self, topic: str, number: int, offset: int, now: float) -> str:
-        """What the user's function makes for a commit without a map. One that fails ends the run; the offset is as
-        good without."""
+    def _own_metadata(self, topic: str, number: int, offset: int, now: float, *, is_known: bool) -> str:
+        """What the user's function makes for a commit without a map; without one, a mark where it is wanted. One that
+        fails ends the run; the offset is as good without."""
         if self._metadata is None:
-            return ""
+            has_room = len(EMPTY_MARKED) <= self.metadata_cap
+            return EMPTY_MARKED if self._marks_all and is_known and has_room else ""
         called = f"Commit.metadata({topic!r}, {number}, {offset})"
         try:
             made: object = self._metadata(topic, number, offset)

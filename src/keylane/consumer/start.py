@@ -190,9 +190,10 @@ class StartRule:
         if self.on_copied_map == "fail":
             raise PeerError(
                 f"group {self.group!r}, {found.name}: the commit of offset {copied.base} was copied by another "
-                "program, as a mirror of the cluster does it, and its offset map may speak of other records: set "
-                f"Commit(on_copied_map='run_again') to run up to {complete_count(copied)} complete records again, or "
-                f"'believe' where both logs have the same records at the same offsets ({MIRRORS})"
+                "program, as a mirror of the cluster does it: the offset may be an earlier one, and its map may speak "
+                "of other records. Set Commit(on_copied_map='run_again') to start there, though complete records run "
+                f"again (up to {complete_count(copied)} beyond it), or 'believe' where both logs have the same records "
+                f"at the same offsets ({MIRRORS})"
             )
         return OffsetMap(copied.base)
 

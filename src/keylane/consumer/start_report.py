@@ -66,7 +66,7 @@ def _report_copied(rule: StartRule, copied: Sequence[tuple[Committed, OffsetMap]
     counts = [complete_count(decode(found.metadata, found.offset or 0)) for found, _ in copied]
     logger.warning(
         "group %r: the commits of %d partitions were copied by another program, as a mirror of the cluster does it, "
-        "and their offset maps may speak of other records: up to %d complete records run again; "
+        "and their offset maps may speak of other records: up to %d complete records beyond these offsets run again; "
         "Commit(on_copied_map='believe') takes the maps where both logs have the same offsets (%s): %s",
         rule.group,
         len(copied),

@@ -176,7 +176,9 @@ def test_a_marked_map_without_an_epoch_was_copied() -> None:
     assert copied.origin == "copied"
     assert resolve("g", copied, "latest") == (OffsetMap(10), False)
     assert resolve("g", copied, "latest", on_copied_map="believe") == (MAP, False)
-    with pytest.raises(PeerError, match=r"flights-3: the commit of offset 10 was copied .*up to 9 complete records"):
+    with pytest.raises(
+        PeerError, match=r"flights-3: the commit of offset 10 was copied .*records run again \(up to 9 beyond it\)"
+    ):
         resolve("g", copied, "latest", on_copied_map="fail")
 
 
@@ -242,6 +244,6 @@ def test_copied_and_unmarked_maps_are_told_in_one_line_each(caplog: pytest.LogCa
     assert [level for level, _ in told] == ["INFO", "WARNING"]
     assert "offset maps of 1 partitions were committed without a leader epoch" in told[0][1]
     assert "commits of 2 partitions were copied" in told[1][1]
-    assert "up to 18 complete records run again" in told[1][1]
+    assert "up to 18 complete records beyond these offsets run again" in told[1][1]
     [(level, text)] = reported(caplog, StartRule("g", on_copied_map="believe"), copied)
     assert (level, "are believed" in text) == ("INFO", True)
