@@ -18,8 +18,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # exported unt
 
 import keylane as kl
 from keylane.cli import main
-from keylane.errors import PeerError
+from keylane.errors import KeylaneError, PeerError
 from keylane.kafka.admin import Admin
+from keylane.kafka.bulk import BulkProducer
 from keylane.kafka.sole_member import SoleMember
 from keylane.pipeline import topics_of_operations
 
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
 
 LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 ALLOW = AclPermissionType.ALLOW
-GROUP, SEEN, HIDDEN = "weather", "airports", "flights"
+GROUP, SEEN, TOLD, HIDDEN = "weather", "airports", "delays", "flights"
 SAYS = "TOPIC_AUTHORIZATION_FAILED"
 
 
 @pytest.fixture(scope="module")
 def apache_kafka(jvm_peers: None) -> Iterator[peers.ApacheKafka]:
-    """`admin` may do all; `app` may use its group and read one topic, and nothing else."""
+    """`admin` may do all; `app` may use its group, read a topic and hear of another one."""
     users = 'username="admin" password="admin-secret" user_admin="admin-secret" user_app="app-secret"'
     settings = {
         "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -48,11 +49,15 @@ def apache_kafka(jvm_peers: None) -> Iterator[peers.ApacheKafka]:
     }
     with peers.ApacheKafka(settings) as kafka:
         own = login(kafka, "admin")
-        names = [SEEN, HIDDEN, *topics_of_operations(GROUP), "__keylane_offsets"]
+        names = [SEEN, TOLD, HIDDEN, *topics_of_operations(GROUP), "__keylane_offsets"]
         assert Admin(own).create_topics(dict.fromkeys(names, 1))
         rules = [
-            AclBinding(kind, name, ResourcePatternType.LITERAL, "User:app", "*", AclOperation.READ, ALLOW)
-            for kind, name in ((ResourceType.GROUP, GROUP), (ResourceType.TOPIC, SEEN))
+            AclBinding(kind, name, ResourcePatternType.LITERAL, "User:app", "*", may, ALLOW)
+            for kind, name, may in (
+                (ResourceType.GROUP, GROUP, AclOperation.READ),
+                (ResourceType.TOPIC, SEEN, AclOperation.READ),
+                (ResourceType.TOPIC, TOLD, AclOperation.DESCRIBE),
+            )
         ]
         Admin(own).commit_offsets(GROUP, {(HIDDEN, 0): 0})
         client = AdminClient(own)  # kept: its futures end with it
@@ -71,11 +76,35 @@ def login(kafka: peers.ApacheKafka, user: str) -> dict[str, Any]:
     }
 
 
+def login_alone(kafka: peers.ApacheKafka, user: str) -> dict[str, Any]:
+    return {name: value for name, value in login(kafka, user).items() if name != "bootstrap.servers"}
+
+
 @pytest.mark.parametrize("topics", [[HIDDEN], kl.Partitions([(HIDDEN, 0)])], ids=["group", "by hand"])
 def test_a_member_that_may_not_read_its_topic(apache_kafka: peers.ApacheKafka, topics: Any) -> None:
     kafka = login(apache_kafka, "app") | {"group.id": GROUP}
     pipeline = kl.Pipeline(kafka=kafka, topics=topics, handler=print)
     with pytest.raises(PeerError, match=SAYS), kl.ParallelConsumer(pipeline) as consumer:
+        consumer.run()
+
+
+def test_a_topic_that_may_be_seen_and_not_read_is_named(apache_kafka: peers.ApacheKafka) -> None:
+    kafka = login(apache_kafka, "app") | {"group.id": GROUP}
+    pipeline = kl.Pipeline(kafka=kafka, topics=[TOLD], handler=print)
+    with pytest.raises(PeerError, match=rf"{TOLD}.*{SAYS}"), kl.ParallelConsumer(pipeline) as consumer:
+        consumer.run()
+
+
+def test_why_an_output_may_not_be_produced_is_told(apache_kafka: peers.ApacheKafka) -> None:
+    """Not only that it was purged when the producer was given up."""
+    with BulkProducer(apache_kafka.bootstrap, login_alone(apache_kafka, "admin")) as producer:
+        producer.produce(kl.Output(SEEN, value=b"x"))
+    kafka = login(apache_kafka, "app") | {"group.id": GROUP}
+    pipeline = kl.Pipeline(
+        kafka=kafka, topics=[SEEN], offset_reset="earliest", retries=kl.Retries(max_attempts=1),
+        handler=lambda record: kl.Output(TOLD, value=record.value),
+    )  # fmt: skip
+    with pytest.raises(KeylaneError, match="AUTHORIZATION_FAILED"), kl.ParallelConsumer(pipeline) as consumer:
         consumer.run()
 
 

@@ -493,7 +493,7 @@ class Fetcher:
             self._epochs.pop(name, None)
             self._faults.fail(damage_of(message))
         else:
-            self._faults.report(error)
+            self._faults.report(error, name[0])
             if error.code() in NO_PARTITION:
                 self._missing(name[0])
 

@@ -149,9 +149,11 @@ class Faults:
         self.last: str | None = None
         """The last error's description, for messages about a broker that does not answer."""
 
-    def report(self, error: KafkaError) -> None:
-        """An error from the client; `failure` is set when it is one to stop for."""
+    def report(self, error: KafkaError, topic: str | None = None) -> None:
+        """An error from the client, of a topic where it has one; `failure` is set when it is one to stop for."""
         text = describe(error)
+        if topic is not None and topic not in text:
+            text = f"topic {topic!r}: {text}"
         if self.last is None or error.code() != KafkaError._ALL_BROKERS_DOWN:
             self.last = text
         if error.fatal() or error.code() in REFUSED:

@@ -256,7 +256,7 @@ class GroupMember:
             if self._instance is not None and is_fenced(self._client, error):
                 self._on_fenced(self._instance)
                 return
-            self._faults.report(error)
+            self._faults.report(error, event.topic())
             if error.code() in NO_PARTITION and (topic := event.topic()):
                 self.suspect(topic)
         self._logs.serve()

@@ -75,6 +75,8 @@ class KafkaProducer:
         self._backlog: deque[tuple[Delivery, int, Output]] = deque()
         self._reports: Answers = []
         """Written and handed on by the poll thread alone."""
+        self._broken: PeerError | None = None
+        """Why the client cannot go on; the poll thread's."""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name=f"{name}-producer", daemon=True)
         self._thread.start()
@@ -181,7 +183,7 @@ class KafkaProducer:
                     self._reports += self._produce_backlog()
             if self._reports:
                 reports, self._reports = self._reports, []
-                self._report(reports)
+                self._report(reports if self._broken is None else [_caused(one, self._broken) for one in reports])
 
     def _serving(self, call: Callable[[float], int], timeout_s: float) -> None:
         """Make a call that serves reports. confluent-kafka raises the client's fatal error there, once, instead of
@@ -191,7 +193,15 @@ class KafkaProducer:
         except KafkaException as raised:
             error = PeerError(f"the producer cannot go on: {describe(error_of(raised))}")
             logger.warning("%s", error)
+            self._broken = self._broken or error
             self._fail(error)
+
+
+def _caused(answer: Answer, broken: PeerError) -> Answer:
+    """Of a client that cannot go on: what it says of an output is only that it was purged."""
+    if answer.error is None or not answer.blameless:
+        return answer
+    return answer._replace(error=PeerError(f"{answer.error}: {broken}"))
 
 
 def _optional(output: Output) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException
 
+from keylane.consumer.snapshot import some_of
 from keylane.consumer.start import Committed, Start, StartRule
 from keylane.consumer.start_report import report_starts
 from keylane.errors import HandlerError, PeerError, UsageError
@@ -144,7 +145,8 @@ class Starts:
             if not problems:
                 break
             problem = next(iter(problems.values()))
-            text = f"the starts of {len(problems)} partitions cannot be committed: {problem.text}"
+            which = some_of([f"{topic}-{partition}" for topic, partition in problems])
+            text = f"the starts of {which} cannot be committed: {problem.text}"
             if problem.fatal:
                 raise PeerError(text)
             if problem.moved_on and not self._pipeline.assignment:
