@@ -15,7 +15,7 @@ from keylane.cli import main
 from keylane.consumer.snapshot import Snapshot, Unassigned
 from keylane.desk.groups import gather
 from keylane.kafka.sole_member import SoleMember
-from keylane.kafka.unassigned_wait import UnassignedWait
+from keylane.kafka.unassigned_wait import UnassignedWait, unassigned
 from kit.either_broker import either_broker
 from kit.stage import Stage, ThreadMember, until
 
@@ -107,7 +107,7 @@ def test_what_nobody_has_is_told_and_mended(
     with closing(plain(group)) as other:
         mended = threading.Event()
         kafka = group.kafka("two", topic_metadata_refresh_interval_ms=1_000)
-        with closing(UnassignedWait(kafka, [group.stage.topic], "two", mended.set)) as watch:
+        with closing(UnassignedWait(kafka, [group.stage.topic], "two", set, mended.set)) as watch:
             watch.start()
             assert mended.wait(60)
             expected = Unassigned(group.stage.group, ((group.stage.topic, 2), (group.stage.topic, 3)))
@@ -149,6 +149,13 @@ def test_a_member_that_joins_anew_commits_before_and_runs_nothing_again(servers:
     member.consumer.stop()
     member.end()
     assert len(group.ran) == len(set(group.ran))
+
+
+def test_what_an_expression_matches_counts_where_somebody_has_some_of_it() -> None:
+    counts = {"a": 2, "b": 1, "__consumer_offsets": 50}
+    assert unassigned(["^.*"], counts, {("a", 0)}) == [("a", 1)]
+    assert unassigned(["a", "b"], counts, {("a", 0)}) == [("a", 1), ("b", 0)]
+    assert unassigned(["a", "gone"], counts, {("a", 0), ("a", 1)}) == []
 
 
 def test_two_members_tell_the_same_once() -> None:

@@ -101,7 +101,9 @@ class KafkaConsumer:
         self._commits = exact.CommitQueue(self._group)
         self._member = self._new_member()
         rejoin = None if self._instance is None else lambda: self._member.rejoin()
-        self._unassigned = UnassignedWait(pipeline.kafka, pipeline.subscription, self._name, rejoin)
+        self._unassigned = UnassignedWait(
+            pipeline.kafka, pipeline.subscription, self._name, lambda: self._member.partitions, rejoin
+        )
 
     def _member_client(self) -> Consumer:
         kafka = self._groups

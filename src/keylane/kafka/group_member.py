@@ -194,6 +194,11 @@ class GroupMember:
             )
 
     @property
+    def partitions(self) -> set[Name]:
+        """What is ours. Any thread."""
+        return set(self._membership.ours)
+
+    @property
     def has_partitions(self) -> bool:
         """Any thread."""
         return bool(self._membership.ours)

@@ -235,7 +235,8 @@ def _behind(holder: Holder, partitions: frozenset[Name]) -> str | None:
     if holder.topics is not None and holder.topics != topics:
         before, now = (", ".join(sorted(some)) or "nothing" for some in (holder.topics, topics))
         return f"it was subscribed to {before}, and is to {now} now"
-    left = sorted(partitions - holder.assigned) if holder.assigned is not None else []
+    given = {topic for topic, _ in holder.assigned or ()}  # one of which nobody has any may be for nobody to have
+    left = sorted(name for name in partitions - (holder.assigned or set()) if name[0] in given)
     return f"nobody has {some_of([f'{topic}-{one}' for topic, one in left])}" if left else None
 
 

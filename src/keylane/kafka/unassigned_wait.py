@@ -19,7 +19,9 @@ from keylane.kafka.admin import Admin
 from keylane.kafka.logs import matching
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from keylane.kafka.group_descriptions import Partition
 
 logger = logging.getLogger("keylane.waits")
 
@@ -34,19 +36,33 @@ REFRESH_MS = 300_000
 """librdkafka's default."""
 
 
+def unassigned(topics: Sequence[str], counts: Mapping[str, int], has: Collection[Partition]) -> list[Partition]:
+    """The partitions of these topics that nobody has, of so many. Of topics that an expression matches only where
+    somebody has others: what it matches, brokers and clients do not see alike (internal topics, new ones)."""
+    known = {topic for topic, _ in has} | {topic for topic in topics if not topic.startswith("^")}
+    wanted = (topic for topic in matching(topics, list(counts)) if topic in known)
+    return [(topic, one) for topic in wanted for one in range(counts.get(topic, 0)) if (topic, one) not in has]
+
+
 class UnassignedWait:
     """Looks after a group, for one of its members. Thread safety: any thread; questions have a thread of their own."""
 
     def __init__(
-        self, kafka: Mapping[str, Any], topics: Sequence[str], name: str, rejoin: Callable[[], None] | None
+        self,
+        kafka: Mapping[str, Any],
+        topics: Sequence[str],
+        name: str,
+        ours: Callable[[], set[Partition]],
+        rejoin: Callable[[], None] | None,
     ) -> None:
-        """`topics` as they are subscribed to; `rejoin`: has the member join anew, so that the group divides all of it
-        (None: where that would not help)."""
+        """`topics` as they are subscribed to; `ours`: what the member has; `rejoin`: has the member join anew, so that
+        the group divides all of it (None: where that would not help)."""
         self.wait: Unassigned | None = None
         """What nobody has."""
         self._kafka = kafka
         self._group = str(kafka["group.id"])
         self._topics = topics
+        self._ours = ours
         self._rejoin = rejoin
         self._refresh_s = max(1.0, int(kafka.get(REFRESH, REFRESH_MS)) / 1000)
         self._since: float | None = None
@@ -84,8 +100,7 @@ class UnassignedWait:
         if described.state != "stable":
             return None
         has = {name for one in described.members for name in (*one.assignment, *one.target)}
-        wanted = [(topic, one) for topic in matching(self._topics, list(counts)) for one in range(counts.get(topic, 0))]
-        return Unassigned(self._group, tuple(name for name in wanted if name not in has))
+        return Unassigned(self._group, tuple(unassigned(self._topics, counts, has | self._ours())))
 
     def _take(self, found: Unassigned, now: float) -> None:
         """Tell what nobody has for longer than a refresh takes, and mend it; again after as long."""
