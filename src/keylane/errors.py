@@ -33,6 +33,10 @@ class UnreadableHeadersError(PeerError):
     """A record has a header whose name is no UTF-8: the client gives none of its headers."""
 
 
+class RecordTooLargeError(PeerError):
+    """A record is larger than its topic takes."""
+
+
 class BrokerUnavailableError(PeerError):
     """No broker answered at the given bootstrap servers within the time given."""
 

@@ -17,7 +17,7 @@ from keylane.broker.process import BrokerProcess
 from keylane.errors import UnreadableHeadersError
 from keylane.kafka import exact
 from keylane.kafka.admin import Admin
-from keylane.kafka.bulk import read_to_end
+from keylane.kafka.bulk import BulkProducer, read_to_end
 from keylane.offsets import OffsetMap, encode
 from keylane.records import MISSING_HEADERS
 from kit.stage import Stage, until
@@ -409,6 +409,12 @@ def test_a_header_name_that_is_no_utf_8_is_its_records_failure(stage: Stage, wor
     assert said["keylane.attempts"] == b"3"
 
 
+def write(stage: Stage, values: list[bytes]) -> None:
+    with BulkProducer(stage.servers) as producer:
+        for value in values:
+            producer.produce(kl.Output(stage.topic, value=value))
+
+
 def append(stage: Stage, headers: list[tuple[tuple[bytes, bytes | None], ...]]) -> None:
     """A record for each of these, by the protocol: the client takes no such names."""
     producer = KafkaProducer(bootstrap_servers=stage.servers)
@@ -425,3 +431,44 @@ class RawName(str):
 
     def encode(self, *_: object) -> bytes:
         return super().encode("latin-1")
+
+
+def test_a_letter_fits_while_its_record_and_its_origin_do(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    stage.create(1)
+    dead = f"{stage.topic}.dead"
+    Admin({"bootstrap.servers": stage.servers}).create_topics({dead: 1}, config={"max.message.bytes": "2000"})
+    write(stage, [b"x" * 1_700, b"y" * 1_000])
+
+    def handler(record: kl.Record) -> None:
+        raise ValueError("€" * 4_000)
+
+    with caplog.at_level(logging.WARNING, "keylane.consumer"):
+        snapshot = stage.run(handler, retries=FAST, on_exhausted=kl.DeadLetter(dead))
+    assert (snapshot.dead_lettered, snapshot.retried) == (2, 4), "a letter that is shortened is no other attempt"
+    letters = {record.raw_value: dict(record.headers) for batch in read_to_end(stage.servers, dead) for record in batch}
+    assert letters[b"y" * 1_000]["keylane.error.text"] == "€".encode() * 33
+    assert "keylane.error.text" not in letters[b"x" * 1_700]
+    assert letters[b"x" * 1_700]["keylane.offset"] == b"0"
+    assert sum("says less of its error" in one.message for one in caplog.records) == 3
+
+
+def test_what_is_too_large_is_told_with_topic_limit_and_size(stage: Stage) -> None:
+    stage.create(1)
+    dead = f"{stage.topic}.dead"
+    Admin({"bootstrap.servers": stage.servers}).create_topics({dead: 1}, config={"max.message.bytes": "2000"})
+    write(stage, [b"x" * 3_000])
+
+    def handler(record: kl.Record) -> None:
+        raise ValueError("bad")
+
+    with pytest.raises(kl.HandlerError, match=rf"{dead}': .* 3,\d\d\d bytes are too large .* takes 2,000"):
+        stage.run(handler, retries=FAST, on_exhausted=kl.DeadLetter(dead))
+
+
+def test_the_broker_judges_how_large_an_output_may_be(stage: Stage) -> None:
+    """librdkafka's own limit is lower than the brokers'."""
+    stage.create(1)
+    out = f"{stage.topic}.out"
+    Admin({"bootstrap.servers": stage.servers}).create_topics({out: 1})
+    write(stage, [b"x"])
+    assert stage.run(lambda _: kl.Output(out, value=b"y" * 1_040_000)).processed == 1

@@ -19,10 +19,11 @@ from keylane.cli import main
 from keylane.consumer.dead_letters import said_of
 from keylane.errors import PeerError
 from keylane.kafka.admin import Admin
-from keylane.kafka.bulk import read_to_end
+from keylane.kafka.bulk import BulkProducer, read_to_end
 from keylane.kafka.redriving import Redriving
 from keylane.records import Output
 from keylane.testing import EmbeddedBroker
+from keylane.wire.batches import NewRecord, encode_batch
 from kit.committed import committed_values
 from kit.redriver import STEPS_A_LOT, redrive, stop
 
@@ -127,6 +128,21 @@ def test_list_and_show(servers: str, topic: str, capsys: pytest.CaptureFixture[s
     assert main(["dlq", "show", f"{dead}:0@99", "--bootstrap", servers]) == 2
     assert main(["dlq", "list", f"{topic}.daed", "--bootstrap", servers]) == 2
     assert f"did you mean {dead}?" in capsys.readouterr().err
+
+
+def test_a_letter_at_the_limit_goes_back_with_less_of_its_error(
+    servers: str, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = said_of((topic, 0, 7), T0, ValueError("bad" * 60), 5)
+    wire = tuple((name.encode(), one) for name, one in said)
+    million = len(encode_batch([NewRecord(b"k", b"x" * 1_000_000, wire)], timestamp_ms=T0))
+    value = b"x" * (1_000_000 + 1_048_588 - million)
+    with BulkProducer(servers) as producer:
+        producer.produce(Output(f"{topic}.dead", b"k", value, said, 0))
+    assert keylane(capsys, servers, "redrive", f"{topic}.dead", "--execute")["letters"] == 1
+    [record] = next(iter(read_to_end(servers, topic)))
+    assert record.raw_value == value
+    assert dict(record.headers)["keylane.offset"] == b"7"
 
 
 def test_a_purge_by_time_keeps_what_is_in_or_behind_an_open_transaction(

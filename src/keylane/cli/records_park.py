@@ -19,6 +19,7 @@ from keylane.errors import UsageError
 from keylane.kafka.bulk import BulkProducer
 from keylane.kafka.missing_topics import NO_NEW_TOPICS
 from keylane.kafka.redriving import connecting
+from keylane.kafka.sizes import Limits
 
 if TYPE_CHECKING:
     import argparse
@@ -48,11 +49,12 @@ class Parking:
         """See that each has its letter; returns how many had it already. Raises `PeerError` when one was not taken."""
         wanted = {one.place: one for one in found}
         there = self._waiting(wanted.values())
+        limits = Limits(self.kafka)
         with BulkProducer(self.kafka["bootstrap.servers"], {**NO_NEW_TOPICS, **connecting(self.kafka)}) as producer:
             for place, one in wanted.items():
                 if place not in there:
                     assert one.record is not None, "what the log has no longer is refused"
-                    producer.produce(parked(one.record, self.topic, self._why))
+                    producer.produce(limits.fitted(parked(one.record, self.topic, self._why)))
         return len(there)
 
     def _waiting(self, found: Iterable[Found]) -> set[tuple[str, int, int]]:

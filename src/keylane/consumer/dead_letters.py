@@ -11,7 +11,7 @@ everywhere else); KIP-298 (`__connect.errors.`); KIP-1034 (`__streams.errors.`);
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from keylane.errors import ParkedError
@@ -151,6 +151,24 @@ def parked(record: Record, topic: str, why: str) -> Output:
     said = said_of(place, record.timestamp_ms, ParkedError(why), 0)
     headers = [*as_it_was(carried_headers_of(record.message)), *said]
     return Output(topic, key=record.raw_key, value=record.raw_value, headers=headers)
+
+
+SHORT = 100
+"""Characters of an error's text in a letter that is too large with all of it."""
+
+
+def shorter(letter: Output) -> Output | None:
+    """A letter with less of what keylane says of the error: a short text, then none; where the record was stays. None,
+    where there is nothing left to cut."""
+    said = dict(letter.headers)
+    text = said.get(OURS.text)
+    if text is not None and len(text) > SHORT:
+        less = text[:SHORT].decode("utf-8", "ignore").encode()
+        return replace(letter, headers=[(name, less if name == OURS.text else value) for name, value in letter.headers])
+    left_out = {OURS.text, OURS.error, OURS.timestamp}
+    if left_out.isdisjoint(said):
+        return None
+    return replace(letter, headers=[one for one in letter.headers if one[0] not in left_out])
 
 
 def as_it_was(headers: Iterable[tuple[str, bytes | None]]) -> Headers:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keylane.consumer.dead_letters import dead_letter
+from keylane.consumer.dead_letters import dead_letter, shorter
 from keylane.consumer.outputs import Delivery
 from keylane.consumer.own_topics import OwnTopics
 from keylane.consumer.parked import Parked
-from keylane.errors import HandlerError, ParkedError
+from keylane.errors import HandlerError, ParkedError, RecordTooLargeError
 from keylane.flow.keys import PassedOver
 from keylane.flow.outcomes import Failure
 from keylane.flow.retries import Schedule, backoff_s
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from keylane.flow.items import Item
     from keylane.flow.outcomes import Notes, NotRun, Outcome
     from keylane.pipeline import Pipeline
+    from keylane.records import Message, Output
     from keylane.telling import Log
 
 
 class DeadLetterState:
     """A record on its way to the dead-letter topic."""
 
-    __slots__ = ("attempts", "failure", "parked", "topic", "tries")
+    __slots__ = ("attempts", "failure", "letter", "parked", "topic", "tries")
 
     def __init__(self, failure: Failure, attempts: int, topic: str, parked: Parked | None = None) -> None:
         self.failure = failure
@@ -46,9 +47,23 @@ class DeadLetterState:
         """Attempts of the handler."""
         self.tries = 1
         """Attempts to deliver the dead letter."""
+        self.letter: Output | None = None
+        """What is produced, once it is made; shorter than at first, if it was too large."""
 
     def try_again(self) -> None:
         self.tries += 1
+
+    def made(self, message: Message) -> Output:
+        """The letter."""
+        if self.letter is None:
+            self.letter = dead_letter(message, self.topic, self.failure, self.attempts)
+        return self.letter
+
+    def shorten(self) -> bool:
+        """Say less in the letter; returns whether there was something to leave out."""
+        less = None if self.letter is None else shorter(self.letter)
+        self.letter = less or self.letter
+        return less is not None
 
 
 class Deliveries:
@@ -190,11 +205,15 @@ class Deliveries:
 
     def _bury(self, item: Item) -> None:
         dead = self._dead[item]
-        output = dead_letter(item.payload, dead.topic, dead.failure, dead.attempts)
-        self._send(Delivery(item, (output,), is_dead_letter=True))
+        self._send(Delivery(item, (dead.made(item.payload),), is_dead_letter=True))
 
     def _not_buried(self, item: Item, failure: Failure, now: float) -> None:
-        """A dead letter was not acknowledged. It has as many attempts as a record."""
+        """A dead letter was not acknowledged. It has as many attempts as a record; that it was too large is none, while
+        there is something of keylane's own to leave out."""
+        if isinstance(failure.error, RecordTooLargeError) and self._dead[item].shorten():
+            self._log.warning("the dead letter of %s says less of its error: %s", item.name, failure.error)
+            self._bury(item)
+            return
         self._notes.note(failure, item.name, item.attempt, now)
         self._counters["failed"] += 1
         dead = self._dead[item]
@@ -211,7 +230,7 @@ class Deliveries:
             return
         text = (
             f"{item.name}: {line_of(dead.failure.error)}; failed {_attempts(dead.attempts)}, and its dead letter could "
-            f"not be produced to {dead.topic!r}: {line_of(failure.error)}; check that topic and start again"
+            f"not be produced to {dead.topic!r}: {line_of(failure.error)}; {_way_out(failure.error)}"
         )
         self._end_run(item, text, dead.failure, now)
 
@@ -301,6 +320,13 @@ class Deliveries:
                     self._to_show.pop(one, None)
             if together.head in self._to_show:
                 self._show(self._to_show.pop(together.head))
+
+
+def _way_out(error: BaseException) -> str:
+    """Of a letter that no attempt has brought to its topic."""
+    if isinstance(error, RecordTooLargeError):
+        return "raise what the topic takes, or set on_exhausted to Skip, and start again"
+    return "check that topic and start again"
 
 
 def _attempts(count: int) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from keylane.consumer.dead_letters import read, redriven
 from keylane.errors import UsageError
 from keylane.kafka.redriving import Redriving, read_committed
+from keylane.kafka.sizes import Limits
 from keylane.offsets import DispatchBound, OffsetMap, PartitionTracker, encode
 from keylane.offsets.read_epoch import ReadEpoch
 from keylane.records import Output, carried_headers_of
@@ -244,13 +245,14 @@ def _go(run: Redrive, queue: Queue, how: How, target: Redriving | None) -> None:
     pace = Pace(how.rate)
     most = how.limit
     lot: dict[int, list[Output]] = {}
+    limits = Limits(queue.kafka)
 
     def send() -> None:
         outputs = [one for some in lot.values() for one in some]
         if target is not None and outputs:
             pace.wait(len(outputs))
             for output in outputs:
-                target.produce(output)
+                target.produce(limits.fitted(output))
             target.commit(run.positions(lot))
         lot.clear()
 

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from keylane.errors import BrokerUnavailableError, PeerError
+from keylane.errors import BrokerUnavailableError, PeerError, RecordTooLargeError
 from keylane.kafka.clients import Consumer, Producer
 from keylane.kafka.faults import DAMAGED, PARTITION_END, PASSING, Faults, client_of, damage_of, describe, error_of
 from keylane.kafka.logs import Logs, Patience
 from keylane.kafka.missing_topics import NO_TOPIC, way_out
-from keylane.kafka.settings import LEADERS, SILENT_MS, reading
+from keylane.kafka.settings import ANY_SIZE, LEADERS, SILENT_MS, reading
+from keylane.kafka.sizes import TOO_LARGE, Limits, size_of
 from keylane.records import Record
 
 if TYPE_CHECKING:
@@ -65,8 +66,9 @@ class BulkProducer:
         # The partitioner of Java's clients, so that a key's partition is the same whoever produces it.
         defaults = {"enable.idempotence": True, "linger.ms": 20, "partitioner": "murmur2_random", **CLIENT_LOG}
         # A call of ours for each record that arrives costs as much as handing it over: errors alone are told.
-        defaults |= LEADERS | {"socket.timeout.ms": SILENT_MS, "delivery.report.only.error": True}
+        defaults |= LEADERS | ANY_SIZE | {"socket.timeout.ms": SILENT_MS, "delivery.report.only.error": True}
         self._servers = servers
+        self._limits = Limits({**(settings or {}), "bootstrap.servers": servers})
         self._producer = client_of(Producer, defaults | dict(settings or {}) | {"bootstrap.servers": servers})
         self._failure: PeerError | None = None
         self._records = 0
@@ -96,7 +98,7 @@ class BulkProducer:
             except BufferError:
                 self._producer.poll(POLL_S)
             except KafkaException as raised:  # the client knows already what the broker would say
-                self._failed(record.topic, error_of(raised))
+                self._failed(record.topic, error_of(raised), size_of(record))
             else:
                 self._records += 1
                 if self._records % POLL_RECORDS == 0:
@@ -160,10 +162,13 @@ class BulkProducer:
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self._failed(message.topic(), error)
+            key, value = message.key(), message.value()
+            self._failed(message.topic(), error, size=len(key or b"") + len(value or b""))
 
-    def _failed(self, topic: str | None, error: KafkaError) -> None:
-        if self._failure is None:
+    def _failed(self, topic: str | None, error: KafkaError, size: int | None = None) -> None:
+        if self._failure is None and error.code() in TOO_LARGE:
+            self._failure = RecordTooLargeError(f"a record was not taken: {self._limits.refusal(str(topic), size)}")
+        elif self._failure is None:
             hint = f"; {way_out(str(topic))}" if error.code() in NO_TOPIC else ""
             text = f"a record for {topic!r} could not be produced to {self._servers}: {describe(error)}{hint}"
             self._failure = PeerError(text)

@@ -21,7 +21,7 @@ from keylane.kafka.faults import DAMAGED, PARTITION_END, PASSING, Faults, client
 from keylane.kafka.logs import Logs, Patience
 from keylane.kafka.missing_topics import NO_NEW_TOPICS
 from keylane.kafka.redriving import connecting
-from keylane.kafka.settings import LEADERS, SILENT_MS, reading
+from keylane.kafka.settings import ANY_SIZE, LEADERS, SILENT_MS, reading
 from keylane.records import carried_headers_of
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ class KeyedWriter:
             NO_NEW_TOPICS
             | LEADERS
             | CLIENT_LOG
+            | ANY_SIZE
             | {
                 "enable.idempotence": True,
                 "compression.type": "zstd",

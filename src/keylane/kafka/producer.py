@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError, KafkaException
 
 from keylane.consumer.outputs import Answer
-from keylane.errors import PeerError
+from keylane.errors import PeerError, RecordTooLargeError
 from keylane.kafka.clients import Producer
 from keylane.kafka.faults import ABORTED, Faults, client_of, describe, error_of
 from keylane.kafka.missing_topics import NO_TOPIC, way_out
 from keylane.kafka.refused_batches import Suspects
 from keylane.kafka.settings import producer_settings, transactional_settings
+from keylane.kafka.sizes import TOO_LARGE, Limits, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -67,6 +68,7 @@ class KafkaProducer:
         self._suspects = Suspects()
         self._again: list[tuple[Delivery, int, Output]] = []
         """What was refused with its batch, to be produced alone; the poll thread's."""
+        self._limits = Limits(kafka)
         self._faults = Faults()
         self._producer = _client(kafka, client_id, self._faults, transactional_id)
         self._report = report
@@ -154,7 +156,7 @@ class KafkaProducer:
             except KafkaException as raised:
                 error = error_of(raised)
                 blameless = error.code() in ABORTED
-                refused.append(Answer(delivery, index, _failed(output.topic, error), refused=True, blameless=blameless))
+                refused.append(Answer(delivery, index, self._failed(output, error), refused=True, blameless=blameless))
             except Exception as error:  # an output that is no record (a wrong type): its record's failure
                 refused.append(Answer(delivery, index, error, refused=True))
             backlog.popleft()
@@ -171,7 +173,17 @@ class KafkaProducer:
             self._again.append((delivery, index, delivery.outputs[index]))
             return
         blameless = not at_fault or error.code() in ABORTED  # a transaction is aborted: then its record runs again
-        self._reports.append(Answer(delivery, index, _failed(message.topic(), error), blameless=blameless))
+        self._reports.append(Answer(delivery, index, self._failed(delivery.outputs[index], error), blameless=blameless))
+
+    def _failed(self, output: Output, error: KafkaError) -> PeerError:
+        topic = output.topic
+        if error.code() in TOO_LARGE:
+            return RecordTooLargeError(f"an output was not taken: {self._limits.refusal(topic, size_of(output))}")
+        if error.code() in NO_TOPIC:
+            return PeerError(
+                f"topic {topic!r}, which an output is for, does not exist ({describe(error)}): {way_out(topic)}"
+            )
+        return PeerError(f"an output to topic {topic!r} was not acknowledged: {describe(error)}")
 
     def _serve(self) -> None:
         while not self._closing.is_set():
@@ -208,14 +220,6 @@ def _optional(output: Output) -> dict[str, Any]:
     """librdkafka takes no None for these."""
     given = {"partition": output.partition, "timestamp": output.timestamp_ms}
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _failed(topic: str, error: KafkaError) -> PeerError:
-    if error.code() in NO_TOPIC:
-        return PeerError(
-            f"topic {topic!r}, which an output is for, does not exist ({describe(error)}): {way_out(topic)}"
-        )
-    return PeerError(f"an output to topic {topic!r} was not acknowledged: {describe(error)}")
 
 
 def _client(kafka: Mapping[str, Any], client_id: str | None, faults: Faults, transactional_id: str | None) -> Producer:

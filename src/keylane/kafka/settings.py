@@ -145,6 +145,10 @@ CONSUMER_FORCED: dict[str, Any] = {
     "enable.partition.eof": True,
 }
 
+ANY_SIZE: dict[str, Any] = {"message.max.bytes": 1_000_000_000}
+"""The client's own limit out of the way: its default of 1,000,000 lies below the brokers' (1,048,588), and topics may
+take more. A batch of several records stays below `batch.size`."""
+
 PRODUCER_DEFAULTS: dict[str, Any] = LEADERS | {
     "enable.idempotence": True,
     "socket.timeout.ms": SILENT_MS,
@@ -153,6 +157,7 @@ PRODUCER_DEFAULTS: dict[str, Any] = LEADERS | {
     "linger.ms": 0,
     "client.id": "keylane",
     **NO_NEW_TOPICS,
+    **ANY_SIZE,
 }
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from keylane.kafka.bulk import BulkProducer
+    from keylane.kafka.sizes import Limits
     from keylane.spark.structured.rows import Outcome
 
 logger = logging.getLogger("keylane.spark")
@@ -65,6 +66,7 @@ class DeadLetters:
         self._settings = settings
         self._producer: BulkProducer | None = None
         """Made for the first one."""
+        self._limits: Limits | None = None
 
     def __enter__(self) -> DeadLetters:
         return self
@@ -93,10 +95,13 @@ class DeadLetters:
             from keylane.kafka.bulk import BulkProducer
             from keylane.kafka.letters_topic import warn_of_letters
             from keylane.kafka.missing_topics import NO_NEW_TOPICS
+            from keylane.kafka.sizes import Limits
 
             self._producer = BulkProducer(self._settings["bootstrap.servers"], NO_NEW_TOPICS | dict(self._settings))
+            self._limits = Limits(self._settings)
             warn_of_letters(self._settings, self._topic)
-        self._producer.produce(dead_letter(outcome, self._topic))
+        assert self._limits is not None
+        self._producer.produce(self._limits.fitted(dead_letter(outcome, self._topic)))
 
     def acknowledged(self) -> None:
         """Waits until the broker has all. Raises `PeerError` when it does not take one."""
