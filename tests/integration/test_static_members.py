@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -134,3 +137,33 @@ def test_of_two_with_one_name_the_older_one_ends(broker: EmbeddedBroker) -> None
             older.end()
         until(lambda: newer.assigned == 4, "the newer one goes on")
         group.check()
+
+
+DIES = """
+import os, signal, sys
+from confluent_kafka import Consumer
+servers, topic = sys.argv[1:]
+group = {"group.id": "g", "group.protocol": "consumer", "group.instance.id": "i"}
+client = Consumer({"bootstrap.servers": servers, **group})
+client.subscribe([topic])
+while not client.assignment():
+    client.poll(0.1)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_under_kip_848_a_member_whose_name_is_not_free_yet_joins_once_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    """The dead one never left: its name is free when its session has ended."""
+    times = {"session.timeout.ms": "4000", "min.session.timeout.ms": "4000", "heartbeat.interval.ms": "500"}
+    settings = {f"group.consumer.{name}": value for name, value in times.items()}
+    with EmbeddedBroker(settings=settings | {"group.consumer.min.heartbeat.interval.ms": "500"}) as broker:
+        stage = Stage(broker.bootstrap_servers, "unreleased")
+        stage.create(1)
+        stage.fill([(b"k", 0)] * 3)
+        died = subprocess.run([sys.executable, "-c", DIES, stage.servers, stage.topic], check=False, timeout=60)
+        assert died.returncode == -signal.SIGKILL
+        kafka = {"bootstrap.servers": stage.servers, "group.id": "g", "group.protocol": "consumer"}
+        ran: list[int] = []
+        snapshot = stage.run(lambda record: ran.append(record.offset), kafka=kafka | {"group.instance.id": "i"})
+    assert (ran, snapshot.processed) == ([0, 1, 2], 3)
+    assert any("UNRELEASED_INSTANCE_ID: the name 'i' in group 'g'" in one.message for one in caplog.records)

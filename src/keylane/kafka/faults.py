@@ -166,6 +166,10 @@ class Faults:
         """There is something to stop for; the first such thing is told."""
         self.failure = self.failure or error
 
+    def is_new(self, what: str) -> bool:
+        """Whether this has not been told for a while: who takes a member's place asks the same."""
+        return self._repeats.is_new(what)
+
     def raise_failure(self) -> None:
         """Raise what there is to stop for, once: the client is still served until it is closed."""
         self.raise_broken()

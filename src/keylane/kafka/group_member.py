@@ -22,7 +22,7 @@ from keylane.consumer.commits import CommitProblem
 from keylane.errors import PeerError, StoreError, UsageError
 from keylane.kafka import exact, exact_transactions
 from keylane.kafka.faults import NO_PARTITION, commit_problem, error_of
-from keylane.kafka.instance_name import is_fenced
+from keylane.kafka.instance_name import is_fenced, is_unreleased
 from keylane.kafka.logs import MissingError
 from keylane.kafka.membership import (
     LOOK_S,
@@ -61,6 +61,9 @@ REVOKING_POLL_S = 0.005
 
 GIVE_BACK_S = 2.0
 """How long closing waits for the client to take the revocation from itself: no broker is asked."""
+UNRELEASED_S = 1.0
+"""Between two requests to join under a name that is not free yet."""
+
 CLOSE_S = 5.0
 """How long closing waits for the client to leave the group. Without a coordinator it would wait a session timeout."""
 
@@ -130,8 +133,8 @@ class GroupMember:
         self._logs = logs
         self._instance = instance
         self.is_given_up = False
-        """Whether the coordinator has fenced this member by an earlier id of its own: another one is to take its place,
-        once this one is closed."""
+        """Whether the coordinator has fenced this member by an earlier id of its own, or does not take it yet: another
+        one is to take its place, once this one is closed."""
         self.on_lost: Callable[[], None] = lambda: None
         """Told when the group has given the partitions to others."""
         self._starts = Starts(client, pipeline, logs, patience, self.commit_now, epochs, check_starts)
@@ -261,6 +264,9 @@ class GroupMember:
             if self._instance is not None and is_fenced(self._client, error):
                 self._on_fenced(self._instance)
                 return
+            if is_unreleased(self._client, error):
+                self._on_unreleased()
+                return
             self._faults.report(error, event.topic())
             if error.code() in NO_PARTITION and (topic := event.topic()):
                 self.suspect(topic)
@@ -339,6 +345,23 @@ class GroupMember:
                 self._pipeline.group_id,
             )
             self.is_given_up = True
+
+    def _on_unreleased(self) -> None:
+        """KIP-848: the coordinator keeps the name for a member that did not leave, and librdkafka has given the client
+        up. It is asked again until that one's session has ended."""
+        self._do(self._membership.fenced())
+        if self._faults.is_new("unreleased"):
+            logger.warning(
+                "UNRELEASED_INSTANCE_ID: the name %r in group %r is still that of a member that did not leave: this "
+                "one joins once that one's session has ended (45 s by the brokers' default); if it lives, give each "
+                "process a group.instance.id of its own",
+                self._pipeline.kafka["group.instance.id"],
+                self._pipeline.group_id,
+            )
+        until = monotonic() + UNRELEASED_S
+        while monotonic() < until and not self._patience.pause():
+            pass
+        self.is_given_up = True
 
     # --- librdkafka's callbacks, inside `poll` and `close` ---
 

@@ -242,7 +242,14 @@ def _behind(holder: Holder, partitions: frozenset[Name]) -> str | None:
 
 def is_fenced(client: Consumer, error: KafkaError) -> bool:
     """Whether this error of the client's is the end of it because its name is another's."""
+    return _is_the_end(client, error, KafkaError.FENCED_INSTANCE_ID)
+
+
+def is_unreleased(client: Consumer, error: KafkaError) -> bool:
+    """Whether it is the end of it because the name's last member has not left (KIP-848)."""
+    return _is_the_end(client, error, KafkaError.UNRELEASED_INSTANCE_ID)
+
+
+def _is_the_end(client: Consumer, error: KafkaError, code: int) -> bool:
     fatal = KafkaError._FATAL  # noqa: SLF001 - the client's name
-    return error.code() in (fatal, KafkaError.FENCED_INSTANCE_ID) and (
-        exact.fatal_code(client) == KafkaError.FENCED_INSTANCE_ID
-    )
+    return error.code() in (fatal, code) and exact.fatal_code(client) == code
