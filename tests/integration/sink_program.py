@@ -14,7 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 from keylane.errors import PeerError
-from keylane.kafka.open_transactions import OpenTransaction
+from keylane.kafka.open_transaction_producer import OpenTransaction
 from keylane.spark.structured.exact import driver, protocol
 from keylane.spark.structured.exact.digest import Digest
 from keylane.spark.structured.exact.record import Entry, task_prefix

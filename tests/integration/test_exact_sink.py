@@ -11,7 +11,8 @@ import pytest
 from keylane.errors import UsageError
 from keylane.kafka.admin import Admin
 from keylane.kafka.login import LoginError
-from keylane.kafka.open_transactions import OpenTransaction, TransactionsClient
+from keylane.kafka.open_transaction_producer import OpenTransaction
+from keylane.kafka.open_transactions import TransactionsClient
 from keylane.spark.structured.exact import driver, protocol
 from keylane.spark.structured.exact.digest import Digest
 from keylane.spark.structured.exact.record import Entry, task_prefix, topic_of

@@ -19,7 +19,7 @@ from keylane.kafka.clients import Consumer
 from keylane.kafka.exact_transactions import send_offsets
 from keylane.kafka.faults import client_of, describe, error_of
 from keylane.kafka.missing_topics import NO_NEW_TOPICS
-from keylane.kafka.open_transactions import OpenTransaction
+from keylane.kafka.open_transaction_producer import OpenTransaction
 from keylane.kafka.settings import CONSUMER_ONLY, MEMBER_DEFAULTS, PRODUCER_ONLY, STATISTICS
 from keylane.pipeline import TRACKING_SETTINGS
 

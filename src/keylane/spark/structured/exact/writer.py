@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from keylane.kafka.open_transactions import OpenTransaction
+    from keylane.kafka.open_transaction_producer import OpenTransaction
     from keylane.spark.structured.exact.protocol import Plan
 
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
@@ -98,7 +98,7 @@ def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, sink: driver
 
 
 def _begun(sink: driver.Sink, options: SinkOptions, query: str, batch: int, topic: str) -> OpenTransaction:
-    from keylane.kafka.open_transactions import OpenTransaction
+    from keylane.kafka.open_transaction_producer import OpenTransaction
 
     name = _ids().take(task_prefix(sink.name), query, batch)
     settings = NO_NEW_TOPICS | dict(options.settings)
