@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keylane.errors import PeerError
-from keylane.kafka.open_transactions import OpenTransaction, TransactionsClient
+from keylane.kafka.open_transaction_producer import OpenTransaction
+from keylane.kafka.open_transactions import TransactionsClient
 from keylane.records import Output
 from keylane.testing import EmbeddedBroker
 from keylane.wire import codes
@@ -54,7 +55,7 @@ def test_a_transaction_outlives_its_producer(servers: str, client: TransactionsC
 def test_a_transaction_outlives_its_process(servers: str, client: TransactionsClient) -> None:
     program = f"""
 import os, signal
-from keylane.kafka.open_transactions import OpenTransaction
+from keylane.kafka.open_transaction_producer import OpenTransaction
 from keylane.records import Output
 with OpenTransaction({servers!r}, {{}}, "killed/1", {TIMEOUT_MS}, "killed") as transaction:
     transaction.produce(Output("killed", None, b"x"))

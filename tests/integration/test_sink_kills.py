@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keylane.kafka.bulk import BulkProducer
-from keylane.kafka.open_transactions import OpenTransaction
+from keylane.kafka.open_transaction_producer import OpenTransaction
 from keylane.records import Output
 from keylane.spark.structured.exact.record import task_prefix
 from keylane.testing import EmbeddedBroker

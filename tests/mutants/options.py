@@ -137,14 +137,14 @@ MUTANTS = [
         "worker processes need their number to be asked for",
         "make_workers",
         instead("isinstance()", "_ and workers.count is not None"),
-        "unit/engine/test_engine_processes.py::test_there_are_as_many_processes_as_are_asked_for_and_else_one_a_core",
+        "unit/engine/test_engine_processes.py::test_there_are_as_many_processes_as_are_asked_for_and_else_one_a_processor",
     ),
     Mutant(
         "option: Processes.count",
         "there is one worker process a core, however many are asked for",
         "make_workers",
         never("count"),
-        "unit/engine/test_engine_processes.py::test_there_are_as_many_processes_as_are_asked_for_and_else_one_a_core",
+        "unit/engine/test_engine_processes.py::test_there_are_as_many_processes_as_are_asked_for_and_else_one_a_processor",
     ),
     Mutant(
         "option: Threads.count",
@@ -410,8 +410,8 @@ MUTANTS = [
     Mutant(
         "option: topics",
         "a regular expression of topics is taken for a name",
-        "Pipeline.reads_topic",
-        never("startswith"),
+        "patterns:is_read",
+        never("is_pattern"),
         "unit/engine/test_engine_own_topics.py::test_an_output_to_a_topic_that_is_read_ends_the_run",
     ),
     Mutant(

@@ -211,7 +211,7 @@ class Deliveries:
         """A dead letter was not acknowledged. It has as many attempts as a record; that it was too large is none, while
         there is something of keylane's own to leave out."""
         if isinstance(failure.error, RecordTooLargeError) and self._dead[item].shorten():
-            self._log.warning("the dead letter of %s says less of its error: %s", item.name, failure.error)
+            self._log.warning("the dead letter of %s says less of its error: %s", item.name, one_line(failure.error))
             self._bury(item)
             return
         self._notes.note(failure, item.name, item.attempt, now)
