@@ -1,0 +1,201 @@
+"""The real MirrorMaker 2, there and back: groups fail over to the other cluster, work there, and fail back.
+
+One group for each guarantee, with a gap in its commit where the guarantee leaves one. Offsets differ between the
+clusters (retention took a thousand records before the mirror came) or are the same. Nothing is lost on either way, and
+a guarantee that a repeat would break refuses the start until it is told to run again.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import peers
+import pytest
+
+import keylane as kl
+from keylane.kafka.admin import Admin
+from keylane.kafka.bulk import BulkProducer
+from kit.stage import Stage, ThreadMember, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.soak
+
+MAIN = "org.apache.kafka.connect.mirror.MirrorMaker"
+WAIT_S = 180.0
+PROPERTIES = """\
+clusters = from, to
+from.bootstrap.servers = {source}
+to.bootstrap.servers = {target}
+from->to.enabled = true
+to->from.enabled = false
+from->to.topics = {topics}
+from->to.groups = {groups}
+from->to.sync.group.offsets.enabled = true
+from->to.sync.group.offsets.interval.seconds = 1
+from->to.emit.checkpoints.interval.seconds = 1
+from->to.refresh.groups.interval.seconds = 1
+from->to.refresh.topics.interval.seconds = 1
+from->to.replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy
+replication.factor = 1
+checkpoints.topic.replication.factor = 1
+heartbeats.topic.replication.factor = 1
+offset-syncs.topic.replication.factor = 1
+offset.storage.replication.factor = 1
+status.storage.replication.factor = 1
+config.storage.replication.factor = 1
+emit.heartbeats.enabled = false
+dedicated.mode.enable.internal.rest = false
+"""
+MODES: tuple[Any, ...] = ("at_least_once", "at_most_once", "almost_once", "transactional")
+RECORDS = 200
+WORK = 60
+"""Records that are new in the other cluster."""
+
+
+class Group:
+    """A group of one guarantee, in whichever cluster it is, and what its handlers have done."""
+
+    def __init__(self, mode: Any) -> None:
+        self.mode = mode
+        self.name = mode.replace("_", "-")
+        self.done: set[int] = set()
+        self._released = threading.Event()
+        self._held = -1
+
+    @property
+    def topic(self) -> str:
+        return f"in-{self.name}"
+
+    def stage(self, servers: str) -> Stage:
+        return Stage(servers, self.name, group=f"group-{self.name}")
+
+    def _handle(self, record: kl.Record) -> None:
+        assert record.value is not None
+        value = int(record.value)
+        released = self._released
+        if value == self._held and not released.wait(60):
+            return
+        self.done.add(value)
+
+    def leave_a_gap(self, servers: str, held: int, until_value: int, **commit: Any) -> None:
+        """Run, and stop while one record is held."""
+        self._held, self._released = held, threading.Event()
+        wanted = set(range(until_value)) - {held}
+        member = ThreadMember(
+            self.stage(servers).pipeline(
+                self._handle, delivery=self.mode, drain_timeout_ms=300, commit=kl.Commit(interval_ms=100, **commit)
+            ),
+            self.name,
+        )
+        try:
+            until(lambda: wanted <= self.done, lambda: f"{self.name}: {len(wanted - self.done)} are left")
+            until(
+                lambda: not any(one.uncommitted for one in member.consumer.snapshot().partitions), "that is committed"
+            )
+        finally:
+            member.consumer.stop()
+            member.end()
+        self._held = -1
+
+    def run_to_the_end(self, servers: str) -> str:
+        """Why the start was refused, if it was; it is made again with a repeat."""
+        stage = self.stage(servers)
+        try:
+            stage.run(self._handle, delivery=self.mode)
+        except kl.PeerError as error:
+            refusal = str(error)
+            stage.run(self._handle, delivery=self.mode, commit=kl.Commit(on_copied_map="run_again"))
+            return refusal
+        return ""
+
+
+def fill(servers: str, groups: list[Group], values: range) -> None:
+    with BulkProducer(servers) as producer:
+        for group in groups:
+            for value in values:
+                producer.produce(kl.Output(group.topic, b"%d" % value, b"%d" % value, partition=0))
+
+
+@contextmanager
+def mirroring(source: str, target: str, groups: list[Group], folder: Path) -> Iterator[None]:
+    file = folder / "mirror.properties"
+    names = {"topics": ",".join(one.topic for one in groups), "groups": ",".join(f"group-{one.name}" for one in groups)}
+    file.write_text(PROPERTIES.format(source=source, target=target, **names))
+    options = ["-Xmx384m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+    command = ["java", *options, "-cp", f"{peers.jars('mirror')}/*", MAIN, str(file)]
+    with (folder / "mirror.log").open("wb") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        try:
+            yield
+        finally:
+            process.kill()
+            process.wait()
+
+
+def copy(source: str, target: str, groups: list[Group], folder: Path) -> None:
+    """Until the records and the commits of all groups are there."""
+    folder.mkdir()
+    there, here = Admin({"bootstrap.servers": target}), Admin({"bootstrap.servers": source})
+    names = [(one.topic, 0) for one in groups]
+
+    def length(admin: Admin, name: tuple[str, int]) -> int:
+        return (admin.log_ends([name], read_committed=False)[name] or 0) - (admin.log_starts([name])[name] or 0)
+
+    def is_copied() -> bool:
+        known = there.topics()
+        return all(
+            one.topic in known
+            and length(there, (one.topic, 0)) >= length(here, (one.topic, 0))
+            and (one.topic, 0) in there.committed_offsets(f"group-{one.name}", [one.topic])
+            for one in groups
+        )
+
+    assert names
+    with mirroring(source, target, groups, folder):
+        until(is_copied, lambda: (folder / "mirror.log").read_text(errors="replace")[-2_000:], WAIT_S)
+
+
+@pytest.mark.parametrize("before", [1_000, 0], ids=["other offsets", "equal offsets"])
+def test_nothing_is_lost_there_or_back(jvm_peers: None, tmp_path: Path, before: int) -> None:
+    del jvm_peers
+    groups = [Group(mode) for mode in MODES]
+    names = {one.topic: 1 for one in groups}
+    with peers.ApacheKafka(heap_mb=400) as first, peers.ApacheKafka(heap_mb=400) as second:
+        here, there = (Admin({"bootstrap.servers": one.bootstrap}) for one in (first, second))
+        here.create_topics(names)
+        if before:
+            fill(first.bootstrap, groups, range(-before, 0))
+            here.delete_records({(one.topic, 0): before for one in groups})
+        fill(first.bootstrap, groups, range(RECORDS))
+        for one in groups:
+            one.leave_a_gap(first.bootstrap, 10, RECORDS)
+        copy(first.bootstrap, second.bootstrap, groups, tmp_path / "there")
+
+        there_refused = {one.mode: one.run_to_the_end(second.bootstrap) for one in groups}
+        for one in groups:
+            missing = set(range(RECORDS)) - one.done
+            assert not missing, f"{one.mode} has lost {sorted(missing)} there"
+        fill(second.bootstrap, groups, range(RECORDS, RECORDS + WORK))
+        for one in groups:
+            one.leave_a_gap(second.bootstrap, RECORDS + 10, RECORDS + WORK)
+
+        here.delete_topics(list(names))
+        for one in groups:
+            here.delete_group(f"group-{one.name}")
+        until(lambda: not names.keys() & here.topics().keys(), "the first cluster is empty")
+        fill(second.bootstrap, groups, range(RECORDS + WORK, RECORDS + WORK + 5))
+        there.delete_records({(one.topic, 0): 50 for one in groups})
+        copy(second.bootstrap, first.bootstrap, groups, tmp_path / "back")
+        back_refused = {one.mode: one.run_to_the_end(first.bootstrap) for one in groups}
+        for one in groups:
+            missing = set(range(RECORDS + WORK + 5)) - one.done
+            assert not missing, f"{one.mode} has lost {sorted(missing)} on the way back"
+        for refused in (there_refused, back_refused):
+            assert not refused.pop("at_least_once")
+            assert all("was copied by another program" in why for why in refused.values()), refused
