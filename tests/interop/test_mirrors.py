@@ -84,9 +84,9 @@ class Group:
         self.done.add(value)
 
     def leave_a_gap(self, servers: str, held: int, until_value: int, **commit: Any) -> None:
-        """Run, and stop while one record is held."""
-        self._held, self._released = held, threading.Event()
-        wanted = set(range(until_value)) - {held}
+        """Run, and stop while one record is held: but at most once, as it would have begun and never run again."""
+        self._held, self._released = -1 if self.mode == "at_most_once" else held, threading.Event()
+        wanted = set(range(until_value)) - {self._held}
         member = ThreadMember(
             self.stage(servers).pipeline(
                 self._handle, delivery=self.mode, drain_timeout_ms=300, commit=kl.Commit(interval_ms=100, **commit)

@@ -12,6 +12,7 @@ below what was committed with it is that of a log that was cut (KIP-320).
 from __future__ import annotations
 
 import logging
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -146,7 +147,11 @@ class StartRule:
                 f"{found.log_end}"
             )
             if self.beyond_log_end == "error":
-                raise PeerError(f"{text} {WAY_OUT}, or set beyond_log_end to 'earliest' or 'latest'")
+                raise PeerError(
+                    f"{text} (was the topic made anew, or its log cut?): {self._reset(found, found.log_start)} reads "
+                    "all of it, another --to-offset what you know to be new; beyond_log_end='earliest' or 'latest' "
+                    "decides it for all partitions"
+                )
             logger.warning("%s: starting from the %s offset (beyond_log_end)", text, self.beyond_log_end)
             return found.at(self.beyond_log_end), True
         if found.offsets is not None and found.offsets.highest_completed < found.log_end:
@@ -161,12 +166,17 @@ class StartRule:
         )
         if self.beyond_log_end == "error":
             raise PeerError(
-                f"{text}: `keylane groups reset {self.group} --topic {found.topic}:{found.partition} --to-offset {cut} "
-                "--execute` has them run, as beyond_log_end='earliest' does; 'latest' passes over them"
+                f"{text}: {self._reset(found, cut)} has them run, as beyond_log_end='earliest' does; 'latest' passes "
+                "over them"
             )
         start = found.log_end if self.beyond_log_end == "latest" else max(cut, found.log_start)
         logger.warning("%s: starting at %d (beyond_log_end=%r)", text, start, self.beyond_log_end)
         return OffsetMap(start)
+
+    def _reset(self, found: Committed, offset: int) -> str:
+        """The command that sets the offset, as errors name it."""
+        place = shlex.quote(f"{found.topic}:{found.partition}")
+        return f"`keylane groups reset {shlex.quote(self.group)} --topic {place} --to-offset {offset} --execute`"
 
     def _decoded(self, found: Committed, base: int) -> OffsetMap:
         try:
