@@ -29,7 +29,7 @@ FIRST_S = 5.0
 """The first question, after the start."""
 AGAIN_S = 5.0
 """Between two questions while nobody has some; and how much longer than a refresh they are waited for."""
-ANSWER_MS = 5_000
+ANSWER_MS = 2_000
 """For one question; closing waits for it."""
 REFRESH = "topic.metadata.refresh.interval.ms"
 REFRESH_MS = 300_000
