@@ -352,13 +352,15 @@ class House:
         stored = None if position is None else map_of(position)
         last = self._seen.get(name)
         if last is not None and (stored is None or unseen(last, stored)):
-            raise StoreError(self._said_lost(one, "what it had seen of the group's commits"))
+            raise StoreError(self._said_lost(one, "where the group was"))
         unverified = self._places.unverified(name)
         below = transaction.purged_below(*name) if unverified else 0
         runs = runs_of({offset for offset in unverified if offset >= below})
         expected = sum(end - begin for begin, end in runs)
         if runs and (lost := expected - transaction.count_places(*name, runs)):
-            raise StoreError(self._said_lost(one, f"{lost} of {expected} records from offset {runs[0][0]} on"))
+            raise StoreError(
+                self._said_lost(one, f"{lost} of {expected} records that were processed, from offset {runs[0][0]} on")
+            )
         made = map_of(Position(one.offset, one.metadata))
         made = made if stored is None else joined(stored, made)
         if made != stored:
@@ -367,9 +369,9 @@ class House:
 
     def _said_lost(self, one: Offset, what: str) -> str:
         return (
-            f"the store has lost {what} that this member had processed in it, of {one.name[0]}-{one.name[1]}: it was "
-            "restored, or failed over to a replica that was behind; start again: what the group has not committed runs "
-            "again, and what it has and the store has not is told"
+            f"the store has lost {what}, of {one.name[0]}-{one.name[1]}: it was restored, or failed over to a replica "
+            "that was behind; start again: what the group has not committed runs again, and what it has and the store "
+            "has not is told"
         )
 
     # --- purges ---
@@ -419,7 +421,9 @@ class House:
                     transaction.purge_before(self._identities.group, before_ms)
                 else:
                     for (topic, partition), offset in sorted(self._committed.items()):
-                        transaction.purge(self._identities.scope(topic), partition, offset, SAMPLES)
+                        name = (self._identities.scope(topic), partition)
+                        if (seen := transaction.position(*name)) is not None:  # it may be a replica that was behind
+                            transaction.purge(*name, min(offset, seen.base), SAMPLES)
         except Exception as error:  # a database that does not answer
             logger.warning("identities could not be purged, and will be later: %s", line_of(error))
             self._disconnect()

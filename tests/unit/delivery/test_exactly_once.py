@@ -30,7 +30,7 @@ from keylane.delivery import SqliteStore
 from keylane.delivery import exactly_once as module
 from keylane.delivery.exactly_once import Once
 from keylane.delivery.sqlite import SqliteTransaction
-from keylane.delivery.stores import Identity
+from keylane.delivery.stores import Identity, Position
 from keylane.errors import StoreError
 from keylane.offsets import OffsetMap, encode
 from keylane.options import Batch, ExactlyOnce, Processes, Threads
@@ -250,6 +250,7 @@ def test_what_others_committed_is_purged_at_the_end(tmp_path: Path) -> None:
     with opened.transaction() as transaction:
         for offset in range(8):
             assert not transaction.claim_all({Identity(killed.identities.scope("t"), 0, offset): None})
+        transaction.note_position(killed.identities.scope("t"), 0, Position(6))
     opened.close()
     Once(pipeline, "cluster", topic_id, group_committed).close()
     assert replays.identities() == 2, "those at and above the committed offset may be asked for again"
@@ -466,13 +467,26 @@ def test_a_store_that_goes_back_under_a_member_is_noticed_before_the_next_commit
     call(once, replays, range(4))
     with sqlite3.connect(replays.store.path) as connection:
         connection.execute("DELETE FROM keylane_processed WHERE at = 2")
-    with pytest.raises(StoreError, match="has lost 1 of 4 records from offset 0 on that this member had processed"):
+    with pytest.raises(StoreError, match="has lost 1 of 4 records that were processed, from offset 0 on, of t-0"):
         once.before_commit([Commit(T0, 4)])
     with sqlite3.connect(replays.store.path) as connection:
         connection.execute("DELETE FROM keylane_positions")
-    with pytest.raises(StoreError, match="has lost what it had seen of the group's commits"):
+    with pytest.raises(StoreError, match="has lost where the group was, of t-0"):
         once.before_commit([Commit(T0, 4)])
     once.close()
+
+
+def test_nothing_is_purged_that_the_store_has_not_seen_committed(tmp_path: Path) -> None:
+    """The group has, and the store went back in time since then: what it purged would count as processed."""
+    replays = Replays(tmp_path)
+    once = Once(replays.pipeline(note), "cluster", lambda topic: f"id of {topic}", lambda: {T0: 8})
+    once.check([Start("t", 0, 1, OffsetMap(0), 0, 10)])
+    once.before_commit([Commit(T0, 5)])
+    once.close()
+    (start,) = replays.once(note, base=5).check([Start("t", 0, 1, OffsetMap(5), 0, 10)])
+    assert start.offsets.base == 5
+    with pytest.raises(StoreError, match="has 3 offsets of t-0 complete, from 5 on, that this store has not seen"):
+        replays.once(note, base=8)
 
 
 def test_what_another_member_has_purged_is_not_lost(tmp_path: Path) -> None:

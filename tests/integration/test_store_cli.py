@@ -1,0 +1,151 @@
+"""`keylane store`: what a restored log, or a restored store, lacks, is found and made to run, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keylane.broker.process import BrokerProcess
+from keylane.kafka.admin import Admin
+from keylane.kafka.bulk import BulkProducer
+from keylane.records import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+PROGRAM = """
+import keylane as kl
+
+def book(record, context):
+    if record.value == b"never":
+        raise kl.Fatal("it is never booked")
+    context.transaction.execute("INSERT INTO booked VALUES (?)", (record.value.decode(),))
+
+pipeline = kl.Pipeline(
+    kafka={{"bootstrap.servers": "{servers}", "group.id": "booking"}}, topics=["orders"], handler=book,
+    offset_reset="earliest", on_exhausted=kl.Skip(), delivery=kl.ExactlyOnce("{store}"),
+)
+"""
+
+
+class World:
+    """A broker, whose folder can be put back, and a store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = folder / "booked.db"
+        with closing(sqlite3.connect(self.store)) as database:
+            database.execute("CREATE TABLE booked (value text)")
+        self.broker = BrokerProcess(folder / "data")
+        Admin({"bootstrap.servers": self.broker.bootstrap}).create_topics({"orders": 1})
+        self.file = folder / "booking.py"
+        self.file.write_text(PROGRAM.format(servers=self.broker.bootstrap, store=self.store))
+
+    def produce(self, values: list[str]) -> None:
+        with BulkProducer(self.broker.bootstrap) as producer:
+            for value in values:
+                producer.produce(Output("orders", key=value.encode(), value=value.encode()))
+
+    def keylane(self, *arguments: str, is_right: bool = True) -> str:
+        command = [sys.executable, "-m", "keylane", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert (done.returncode == 0) == is_right, done.stdout + done.stderr
+        return done.stdout if is_right and "--json" in arguments else done.stdout + done.stderr
+
+    def run(self, *, is_right: bool = True) -> str:
+        return self.keylane("run", str(self.file), "--available-now", is_right=is_right)
+
+    def booked(self) -> Counter[str]:
+        with closing(sqlite3.connect(self.store)) as database:
+            return Counter(value for (value,) in database.execute("SELECT value FROM booked"))
+
+    def restart(self, change: Callable[[], object]) -> None:
+        """The broker, with something done to its folder in between."""
+        self.broker.terminate()
+        change()
+        self.broker.start()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.broker.terminate()
+
+
+def numbers(begin: int, end: int, what: str = "order") -> list[str]:
+    return [f"{what} {number}" for number in range(begin, end)]
+
+
+def test_of_a_folder_that_was_put_back_exactly_the_new_records_run(world: World) -> None:
+    data, backup = world.folder / "data", world.folder / "backup"
+    world.produce(numbers(0, 40))
+    world.run()
+    world.restart(lambda: shutil.copytree(data, backup))
+    world.produce(numbers(40, 80))
+    world.run()
+    world.restart(partial(put_back, backup, data))
+    world.produce(numbers(0, 50, "new"))
+    assert "what was processed below 80 is purged from the store" in world.run(is_right=False)
+    said = world.keylane("store", "check", str(world.file), is_right=False)
+    assert "the store has not 50 records that count as done" in said
+    (found,) = planned(world)
+    assert (found["other_log_from"], found["missing"], found["new_offset"]) == (40, 50, 40)
+    assert "what was processed below 80" in world.run(is_right=False), "without --execute nothing is changed"
+    world.keylane("store", "forget", str(world.file), "--execute")
+    world.keylane("store", "check", str(world.file))
+    world.run()
+    assert world.booked() == Counter(numbers(0, 80) + numbers(0, 50, "new"))
+
+
+def put_back(backup: Path, data: Path) -> None:
+    shutil.rmtree(data)
+    shutil.move(backup, data)
+
+
+def planned(world: World) -> list[dict[str, Any]]:
+    report = json.loads(world.keylane("store", "forget", str(world.file), "--json"))
+    assert report["executed"] is False
+    partitions: list[dict[str, Any]] = report["partitions"]
+    return partitions
+
+
+def test_what_a_restored_store_has_lost_runs_and_what_was_skipped_does_not_stand_in_the_way(world: World) -> None:
+    backup = world.folder / "backup.db"
+    world.produce([*numbers(0, 20), "never", *numbers(20, 40)])
+    world.run()
+    with closing(sqlite3.connect(world.store)) as database:
+        database.execute("VACUUM INTO ?", (str(backup),))
+    world.produce(numbers(40, 80))
+    world.run()
+    for file in world.folder.glob("booked.db*"):
+        file.unlink()
+    shutil.move(backup, world.store)
+    said = world.run(is_right=False)
+    assert "has 40 offsets of orders-0 complete, from 41 on, that this store has not seen" in said
+    (found,) = planned(world)
+    assert (found["other_log_from"], found["missing"], found["new_offset"]) == (None, 40, 41)
+    world.keylane("store", "forget", str(world.file), "--execute")
+    world.run()
+    assert world.booked() == Counter(numbers(0, 80))
+
+
+def test_an_offset_that_an_operator_has_set_is_accepted(world: World) -> None:
+    world.produce(numbers(0, 20))
+    world.run()
+    world.produce(numbers(20, 40))
+    world.keylane("groups", "reset", "booking", "--to-offset", "30", "--bootstrap", world.broker.bootstrap, "--execute")
+    assert "has 10 offsets of orders-0 complete, from 20 on" in world.run(is_right=False)
+    world.keylane("store", "accept", str(world.file), "--execute")
+    world.run()
+    assert world.booked() == Counter(numbers(0, 20) + numbers(30, 40))
