@@ -84,5 +84,11 @@ class MemoryTransaction:
     def count_places(self, scope: str, partition: int, runs: Sequence[tuple[int, int]]) -> int:
         return sum(begin <= offset < end for offset in self.places(scope, partition) for begin, end in runs)
 
+    def count_keys(self, scope: str, keys: Collection[str]) -> int:
+        return sum(Identity(scope, -1, -1, key) in self.done for key in keys)
+
+    def has_processed(self, scope: str) -> bool:
+        return any(one.scope == scope for one in self.done)
+
     def scopes(self) -> Collection[str]:
         return {scope for scope, _ in (*self.positions, *self.below)}

@@ -51,6 +51,9 @@ logger = logging.getLogger("keylane.delivery")
 PURGE_EVERY_S = 10.0
 """How long after a commit identities are purged at the latest."""
 
+LEAST_RETENTION_MS = 60_000
+"""Keys that are kept for less may be purged before the next commit, and are not asked for again."""
+
 SAMPLES = 128
 """Of purged places, in a partition."""
 
@@ -76,7 +79,8 @@ class Identities:
     def __init__(self, cluster: str, pipeline: Pipeline) -> None:
         once = once_of(pipeline)
         self._scope = once.scope
-        self._group = once.scope or f"{cluster}/{pipeline.group_id}"
+        self._in_cluster = f"{cluster}/{pipeline.group_id}"
+        self._group = once.scope or self._in_cluster
         self._function = None if isinstance(once.identity, str) else once.identity  # pipelines have no columns
         self._scopes: dict[str, str] = {}
 
@@ -95,9 +99,12 @@ class Identities:
         return self._function is not None
 
     def know(self, topic: str, topic_id: str) -> None:
-        """A topic's id; empty where the broker knows none. A scope of the user's holds over clusters, where it is
-        another one."""
-        self._scopes[topic] = f"{self._group}/{topic}" if self._scope else f"{self._group}/{topic}/{topic_id}"
+        """A topic's id; empty where the broker knows none. A scope of the user's holds over clusters, where that is
+        another one; where the group is with a topic, beside keys, does not."""
+        holds_over_clusters = self._scope is not None and not self.by_key
+        self._scopes[topic] = (
+            f"{self._scope}/{topic}" if holds_over_clusters else f"{self._in_cluster}/{topic}/{topic_id}"
+        )
 
     def knows(self, topic: str) -> bool:
         return topic in self._scopes
@@ -128,6 +135,7 @@ class Places:
         self._known: dict[tuple[str, int], set[int]] = {}
         self._unverified: dict[tuple[str, int], list[int]] = {}
         """What was processed here since the store was last asked whether it still has it."""
+        self._unverified_keys: list[str] = []
 
     def assign(self, name: tuple[str, int], offsets: Iterable[int]) -> None:
         with self._lock:
@@ -140,14 +148,24 @@ class Places:
 
     def processed(self, identities: Sequence[Identity]) -> None:
         with self._lock:
-            for scope, partition, offset, _ in identities:
-                if (known := self._known.get((scope, partition))) is not None:
+            for scope, partition, offset, key in identities:
+                if key:
+                    self._unverified_keys.append(key)
+                elif (known := self._known.get((scope, partition))) is not None:
                     known.add(offset)
                     self._unverified[scope, partition].append(offset)
 
     def unverified(self, name: tuple[str, int]) -> list[int]:
         with self._lock:
             return list(self._unverified.get(name, ()))
+
+    def unverified_keys(self) -> list[str]:
+        with self._lock:
+            return list(self._unverified_keys)
+
+    def verified_keys(self, count: int) -> None:
+        with self._lock:
+            del self._unverified_keys[:count]
 
     def verified(self, name: tuple[str, int], count: int, base: int) -> None:
         """The store still has the first ones; below `base` nothing is asked for again."""
@@ -187,12 +205,11 @@ class Once:
         `StoreError` for a store that has not seen what the group has committed.
         """
         self._know({start.topic for start in starts})
-        return starts if self.identities.by_key else self._house.check(starts)
+        return self._house.check(starts)
 
     def before_commit(self, offsets: Sequence[Offset]) -> None:
         """The group is about to commit this. Raises `StoreError` for a store that has lost what it had."""
-        if not self.identities.by_key:
-            self._house.note_positions(offsets)
+        self._house.note_positions(offsets)
 
     def places_that_wait(self) -> set[tuple[str, int, int]]:
         """The records whose handlers wait for a connection of the store. Any thread."""
@@ -201,7 +218,7 @@ class Once:
     def close(self) -> None:
         """Purge what the group has committed, and disconnect. The run is over."""
         try:
-            if self._group_committed is not None and not self.identities.by_key:
+            if self._group_committed is not None:
                 self._house.note(self._committed_by_all(self._group_committed))
         except PeerError as error:  # a broker that is gone: the next start of these partitions makes up for it
             logger.warning("identities of partitions that others committed are not purged now: %s", error)
@@ -271,7 +288,7 @@ class House:
         committed = start.offsets
         below, position = transaction.purged_below(*name), transaction.position(*name)
         seen = None if position is None else map_of(position)
-        if seen is None and (below or transaction.places(*name)):  # of before positions were noted
+        if seen is None and self._is_of_before(transaction, name, below):
             seen = committed
         if seen is None:
             self._check_cluster(transaction, start)
@@ -292,6 +309,12 @@ class House:
         self._seen[name] = made
         self._places.assign(name, transaction.places(*name, start.offsets.base))
         return start
+
+    def _is_of_before(self, transaction: Transaction, name: tuple[str, int], below: int) -> bool:
+        """Whether the store has something of the partition, of a version that noted no positions."""
+        if not self._identities.by_key:
+            return bool(below or transaction.places(*name))
+        return transaction.has_processed(self._identities.group) and name[0] not in transaction.scopes()
 
     def _check_cluster(self, transaction: Transaction, start: Start) -> None:
         """The store knows nothing of this topic. Raises `StoreError` where it does under another cluster's id."""
@@ -334,16 +357,24 @@ class House:
         for a store that does not answer."""
         with self._lock, answering(self._store):
             try:
+                keys = self._places.unverified_keys()
                 with self._connected().transaction() as transaction:
+                    self._check_keys(transaction, keys)
                     noted = [self._noted(transaction, one) for one in sorted(offsets, key=attrgetter("name"))]
             except StoreError:
                 raise
             except Exception:
                 self._disconnect()  # connections may be of before the database's restart
                 raise
+        self._places.verified_keys(len(keys))
         for name, made, verified in noted:
             self._seen[name] = made
             self._places.verified(name, verified, made.base)
+
+    def _check_keys(self, transaction: Transaction, keys: Sequence[str]) -> None:
+        given = set(keys) if self._retention_ms >= LEAST_RETENTION_MS else set()
+        if given and (lost := len(given) - transaction.count_keys(self._identities.group, given)):
+            raise StoreError(self._said_lost(f"{lost} of {len(given)} keys that were processed"))
 
     def _noted(self, transaction: Transaction, one: Offset) -> tuple[tuple[str, int], OffsetMap, int]:
         topic, partition = one.name
@@ -352,14 +383,14 @@ class House:
         stored = None if position is None else map_of(position)
         last = self._seen.get(name)
         if last is not None and (stored is None or unseen(last, stored)):
-            raise StoreError(self._said_lost(one, "where the group was"))
+            raise StoreError(self._said_lost("where the group was", one))
         unverified = self._places.unverified(name)
         below = transaction.purged_below(*name) if unverified else 0
         runs = runs_of({offset for offset in unverified if offset >= below})
         expected = sum(end - begin for begin, end in runs)
         if runs and (lost := expected - transaction.count_places(*name, runs)):
             raise StoreError(
-                self._said_lost(one, f"{lost} of {expected} records that were processed, from offset {runs[0][0]} on")
+                self._said_lost(f"{lost} of {expected} records that were processed, from offset {runs[0][0]} on", one)
             )
         made = map_of(Position(one.offset, one.metadata))
         made = made if stored is None else joined(stored, made)
@@ -367,9 +398,10 @@ class House:
             transaction.note_position(*name, position_of(made))
         return name, made, len(unverified)
 
-    def _said_lost(self, one: Offset, what: str) -> str:
+    def _said_lost(self, what: str, one: Offset | None = None) -> str:
+        of = "" if one is None else f", of {one.name[0]}-{one.name[1]}"
         return (
-            f"the store has lost {what}, of {one.name[0]}-{one.name[1]}: it was restored, or failed over to a replica "
+            f"the store has lost {what}{of}: it was restored, or failed over to a replica "
             "that was behind; start again: what the group has not committed runs again, and what it has and the store "
             "has not is told"
         )

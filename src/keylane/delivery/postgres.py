@@ -18,7 +18,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from keylane.delivery.statements import OF_ONE, PROBES, Housekeeping, Rows, schema_of
+from keylane.delivery.statements import OF_ONE, OF_PARTITION, PROBES, Housekeeping, Rows, schema_of
 from keylane.delivery.stores import Identity, Processed
 from keylane.errors import PeerError, UsageError
 
@@ -160,6 +160,10 @@ class PostgresTransaction(Housekeeping):
 
     def is_open(self) -> bool:
         return _is_open(self.connection)
+
+    def count_keys(self, scope: str, keys: Collection[str]) -> int:
+        count = f"SELECT count(*) FROM keylane_processed {OF_PARTITION} AND at = -1 AND key = ANY(%s)"
+        return int(self.run(count, (scope, -1, list(keys))).fetchone()[0])
 
     def claim_all(self, checksums: Mapping[Identity, int | None]) -> Mapping[Identity, Processed]:
         processed: dict[Identity, Processed] = {}

@@ -126,6 +126,13 @@ class Housekeeping:
             counted += int(found[0])
         return counted
 
+    def count_keys(self, scope: str, keys: Collection[str]) -> int:
+        select = f"SELECT 1 FROM keylane_processed {OF_ONE}"
+        return sum(self.run(select, (scope, -1, -1, key)).fetchone() is not None for key in keys)
+
+    def has_processed(self, scope: str) -> bool:
+        return self.run("SELECT 1 FROM keylane_processed WHERE scope = %s LIMIT 1", (scope,)).fetchone() is not None
+
     def scopes(self) -> Collection[str]:
         found = self.run("SELECT scope FROM keylane_positions UNION SELECT scope FROM keylane_purged").fetchall()
         return [scope for (scope,) in found]

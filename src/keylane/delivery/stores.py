@@ -88,6 +88,12 @@ class Transaction(Protocol):
     def count_places(self, scope: str, partition: int, runs: Sequence[tuple[int, int]]) -> int:
         """How many places are kept in these runs (begin, end), which do not overlap."""
 
+    def count_keys(self, scope: str, keys: Collection[str]) -> int:
+        """How many of these keys, each of which is given once, are kept."""
+
+    def has_processed(self, scope: str) -> bool:
+        """Whether anything is kept under this scope."""
+
     def scopes(self) -> Collection[str]:
         """All that a position, or a purge, was noted under."""
 

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 METHODS = (
     "claim_all",
+    "count_keys",
     "count_places",
+    "has_processed",
     "is_open",
     "keep_all",
     "note_position",

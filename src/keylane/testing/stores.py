@@ -197,6 +197,9 @@ class StoreContract:
             assert {of: found[of].checksum for of in found} == {one: 2**63 - 1, other: 0, key: None}
             assert transaction.places(scope, 0, 8) == {8: 0}
             assert transaction.count_places(scope, 0, [(0, 8), (8, 20)]) == 2
+            assert transaction.count_keys(scope, {"order 7", "order 8"}) == 1
+            assert transaction.has_processed(scope)
+            assert not transaction.has_processed(f"{scope}/another")
         assert sorted(opened.find([one, key, Identity(scope, 3, 3)])) == sorted([one, key])
         opened.close()
 

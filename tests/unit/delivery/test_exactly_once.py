@@ -526,6 +526,32 @@ def test_a_group_that_is_known_under_another_cluster_is_refused(tmp_path: Path) 
     replays.once(note, base=10).close()
 
 
+def test_a_store_of_keys_tells_as_much(tmp_path: Path) -> None:
+    """Of the group, the cluster and its own past."""
+    replays = Replays(tmp_path)
+    options: dict[str, Any] = {"identity": lambda record: b"%d" % record.offset}
+    once = replays.once(note, **options)
+    once.before_commit([Commit(T0, 0)])
+    call(once, replays, range(4))
+    once.before_commit([Commit(T0, 2)])
+    call(once, replays, range(4, 8))
+    with sqlite3.connect(replays.store.path) as connection:
+        connection.execute("DELETE FROM keylane_processed WHERE key = '36'")
+    with pytest.raises(StoreError, match="has lost 1 of 4 keys that were processed"):
+        once.before_commit([Commit(T0, 8)])
+    once.close()
+    with pytest.raises(StoreError, match="has 6 offsets of t-0 complete, from 2 on, that this store has not seen"):
+        replays.once(note, base=8, **options)
+    mirror = Once(replays.pipeline(note, **options), "mirror", str)
+    with pytest.raises(StoreError, match="of cluster 'cluster', and this is cluster 'mirror'"):
+        mirror.check([Start("t", 0, 1, OffsetMap(0), 0, 10, is_new=True)])
+    mirror.close()
+    with sqlite3.connect(replays.store.path) as connection:  # as a version left it that noted no positions
+        connection.execute("DELETE FROM keylane_positions")
+        connection.execute("DELETE FROM keylane_purged")
+    replays.once(note, base=8, **options).close()
+
+
 def test_a_scope_holds_over_clusters(tmp_path: Path) -> None:
     replays = Replays(tmp_path)
     options: dict[str, Any] = {"scope": "shop", "identity": lambda record: b"%d" % record.offset}
