@@ -8,7 +8,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from keylane.errors import BrokerUnavailableError, Fatal, HandlerError, KeylaneError, PeerError, RetryAfter, UsageError
+from keylane.errors import (
+    BrokerUnavailableError,
+    Fatal,
+    HandlerError,
+    KeylaneError,
+    PeerError,
+    RetryAfter,
+    UndecodableError,
+    UsageError,
+)
 from keylane.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -67,6 +76,7 @@ __all__ = [
     "Snapshot",
     "Threads",
     "Transactional",
+    "UndecodableError",
     "UsageError",
 ]
 

@@ -99,6 +99,30 @@ def other_format(found: str | int, ours: int) -> str:
     return f"{older} keylane wrote it: use that version{newer}"
 
 
+class UndecodableError(KeylaneError):
+    """A deserializer can make nothing of the bytes, and raised `error`, which is what is told. No attempt mends that:
+    `Retries.never` has it by default."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"a deserializer raised {type(error).__name__}")
+        self.error = error
+
+    def __reduce__(self) -> tuple[type, tuple[BaseException]]:
+        return type(self), (self.error,)
+
+
+class OutageError(KeylaneError):
+    """A service that a deserializer asks, as a schema registry, did not answer: it raised `error`, which is what is
+    told. It is no fault of the record, so it uses up no attempt, and a breaker counts it."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"what a deserializer asks did not answer: {type(error).__name__}")
+        self.error = error
+
+    def __reduce__(self) -> tuple[type, tuple[BaseException]]:
+        return type(self), (self.error,)
+
+
 class RetryAfter(Exception):  # noqa: N818 - the public name in user code: `raise kl.RetryAfter(30_000)`
     """Raised by a handler: try this record again, and not before `delay_ms` milliseconds have passed.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keylane.errors import Fatal, KeylaneError, UsageError
+from keylane.errors import Fatal, KeylaneError, OutageError, UndecodableError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ class UnloadedError(Exception):
 
 def leaves_of(error: BaseException) -> Iterator[BaseException]:
     """The errors that are no groups: itself, or those in it, in their order, up to `MAX_ERRORS` of all."""
-    return (one for one in _all_of(error) if not _is_a(one, BaseExceptionGroup))
+    return (one for one in _all_of(error) if not _is_a(one, (BaseExceptionGroup, UndecodableError, OutageError)))
 
 
 def told_of(error: BaseException) -> BaseException:
@@ -51,7 +51,7 @@ def told_of(error: BaseException) -> BaseException:
 
 
 def _all_of(error: BaseException) -> Iterator[BaseException]:
-    """Itself, and all that a group has in it, however deep."""
+    """Itself, and all that a group has in it, however deep; and what a deserializer raised."""
     waiting = [error]
     for _ in range(MAX_ERRORS):
         if not waiting:
@@ -60,6 +60,8 @@ def _all_of(error: BaseException) -> Iterator[BaseException]:
         yield one
         if _is_a(one, BaseExceptionGroup):
             waiting.extend(reversed(_errors_in(one)[:MAX_ERRORS]))
+        elif type(one) is UndecodableError or type(one) is OutageError:
+            waiting.append(one.error)
 
 
 _errors_in: Any = BaseExceptionGroup.exceptions.__get__  # Python's own, whatever a subclass says
@@ -78,6 +80,50 @@ def is_one_of(error: BaseException, classes: Classes) -> bool:
 def is_final(error: BaseException) -> bool:
     """Whether another attempt cannot help."""
     return is_one_of(error, (Fatal, UsageError))
+
+
+UNANSWERED = {"TransportError", "RequestException", "ClientConnectionError", "HTTPError"}
+"""Classes by which HTTP clients (httpx, requests, aiohttp, urllib3) say that nobody answers."""
+UNDECODABLE = {"SerializationError", "DecodeError", "ValidationError", "SchemaParseException"}
+"""Classes by which libraries (confluent-kafka, protobuf, msgspec, jsonschema, fastavro) say that bytes are wrong."""
+REFUSED_FOR_NOW = {401, 403, 408, 429}
+"""Answers of a registry that say nothing of the schema."""
+_CAUSES = 10
+
+
+def judged_decoding(error: Exception) -> Exception:
+    """What an error of a deserializer means: its bytes are wrong, or what it asks does not answer; or, as far as
+    anybody knows, neither."""
+    if _is_a(error, (KeylaneError, Fatal)) or retry_after_ms(error) is not None:
+        return error  # the deserializer says itself what is to be done
+    chain = list(_chain_of(error))
+    if any(map(_is_outage, chain)):
+        return OutageError(error)
+    wrong = (ValueError, TypeError, LookupError, ArithmeticError, EOFError, AttributeError, AssertionError)
+    if _is_a(error, wrong) or _names_of(error) & UNDECODABLE or type(error).__module__ == "struct":
+        return UndecodableError(error)
+    return error
+
+
+def _is_outage(error: BaseException) -> bool:
+    status = _attribute(error, "http_status_code")  # of confluent-kafka's SchemaRegistryError; -1 for none
+    if isinstance(status, int) and (status in REFUSED_FOR_NOW or status >= 500 or status < 0):
+        return True
+    return _is_a(error, (OSError, TimeoutError)) or bool(_names_of(error) & UNANSWERED and status is None)
+
+
+def _names_of(error: BaseException) -> set[str]:
+    return {one.__name__ for one in type(error).__mro__}
+
+
+def _chain_of(error: BaseException) -> Iterator[BaseException]:
+    """It, and what it came of."""
+    one: BaseException | None = error
+    for _ in range(_CAUSES):
+        if one is None:
+            return
+        yield one
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
 
 
 def retry_after_ms(error: BaseException) -> int | None:

@@ -11,7 +11,8 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from keylane.errors import UsageError
+from keylane.errors import UndecodableError, UsageError
+from keylane.foreign_errors import is_one_of
 from keylane.telling import kind_of, with_named_options
 
 if TYPE_CHECKING:
@@ -59,6 +60,13 @@ def check_kind(name: str, value: object, kinds: tuple[type, ...]) -> None:
         raise UsageError(f"{name}={value!r}: give {' or '.join(names)}")
 
 
+def check_errors(name: str, value: object) -> None:
+    """Raises `UsageError` unless it is a class of exceptions, or a tuple of them."""
+    classes = value if isinstance(value, tuple) else (value,)
+    if not all(isinstance(one, type) and issubclass(one, BaseException) for one in classes):
+        raise UsageError(f"{name}={value!r}: give a class of exceptions, or a tuple of them")
+
+
 @with_named_options()
 @dataclass(frozen=True, slots=True)
 class Retries:
@@ -79,8 +87,12 @@ class Retries:
     multiplier: float = 2.0
     jitter: float = 0.2
     max_age_ms: int | None = None
+    never: type[BaseException] | tuple[type[BaseException], ...] = UndecodableError
+    """Classes of errors after which there is no other attempt, as after `Fatal`. By default what deserializers raise
+    for bytes that they cannot decode (`keylane.UndecodableError`): name it with yours to keep that."""
 
     def __post_init__(self) -> None:
+        check_errors("Retries.never", self.never)
         if self.max_attempts is not None:
             check_whole("Retries.max_attempts", self.max_attempts, 1)
         if self.max_age_ms is not None:
@@ -96,6 +108,10 @@ class Retries:
     def allow(self, attempt: int) -> bool:
         """Whether another attempt may follow this one (the first is 1), as far as their number goes."""
         return self.max_attempts is None or attempt < self.max_attempts
+
+    def forbid(self, error: BaseException) -> bool:
+        """Whether no other attempt may follow this error."""
+        return is_one_of(error, self.never)
 
 
 @with_named_options()
@@ -220,9 +236,9 @@ class Breaker:
 
     def __post_init__(self) -> None:
         check_whole("Breaker.failures", self.failures, 1)
-        classes = self.errors if isinstance(self.errors, tuple) else (self.errors,)
-        if not classes or not all(isinstance(one, type) and issubclass(one, BaseException) for one in classes):
-            raise UsageError(f"Breaker.errors={self.errors!r}: give a class of exceptions, or a tuple of them")
+        check_errors("Breaker.errors", self.errors)
+        if self.errors == ():
+            raise UsageError("Breaker.errors=(): give a class of exceptions, or a tuple of them")
         check_whole("Breaker.probe_interval_ms", self.probe_interval_ms, 1)
         check_function("Breaker.target", self.target, "(record) that returns a str")
 

@@ -104,9 +104,7 @@ class _Reader:
         while self._next() not in ("", "|", ")"):
             found += self._atom(depth) + self._repeats()
         if not found:
-            raise self._refused(
-                self._next() or "nothing", "where an expression of something should be: write what it is"
-            )
+            raise self._refused(self._next() or "nothing", "where something should be: write what it is")
         return found
 
     def _atom(self, depth: int) -> str:

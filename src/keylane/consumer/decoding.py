@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from keylane.foreign_errors import judged_decoding
 from keylane.options import is_coroutine_function, takes_context
 from keylane.records import DecodedRecord
 
@@ -71,8 +72,16 @@ def made_of(
     field: str,
     headers: Callable[[], Headers],
 ) -> Seen:
-    """Raises what the deserializer raises."""
-    return raw if deserializer is None else deserializer(raw, Field(topic, field, headers))
+    """Raises what the deserializer raises: as an `UndecodableError` or an `OutageError`, where it is clear which."""
+    if deserializer is None:
+        return raw
+    try:
+        return deserializer(raw, Field(topic, field, headers))
+    except Exception as error:
+        judged = judged_decoding(error)
+        if judged is error:
+            raise
+        raise judged from error
 
 
 def decoding(pipeline: Pipeline) -> Handler:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.errors import PeerError, UsageError
+from keylane.errors import OutageError, PeerError, UsageError
 from keylane.flow.items import Batch
 from keylane.flow.outcomes import Failure, Later, NotRun
 from keylane.flow.rates import UNLIMITED
@@ -107,7 +107,7 @@ class Breakers:
 
     def counts(self, error: BaseException) -> bool:
         """Whether this error says something of the service. What Kafka does not take does not."""
-        return is_one_of(error, self._errors) and not isinstance(error, PeerError)
+        return isinstance(error, OutageError) or (is_one_of(error, self._errors) and not isinstance(error, PeerError))
 
     def target(self, payload: Carried) -> str | UsageError:
         """Which service the item calls; an error, when the user's function gives none."""

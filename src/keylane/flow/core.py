@@ -15,7 +15,7 @@ from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from keylane.errors import UsageError
+from keylane.errors import OutageError, UsageError
 from keylane.flow.admission import Rotation, joined
 from keylane.flow.autoscale import AutoLimit
 from keylane.flow.breakers import Breakers
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from keylane.flow.outcomes import Notes, Outcome
     from keylane.flow.work import Stands, Task
     from keylane.options import Flow, Rates
+
+OUTAGE_S = 1.0
+"""After which an item is tried again whose deserializer asks a service that does not answer."""
 
 RECALL_S = 0.05
 """How long the first of several items in one call may take before the others are taken back: it was quick, and is not
@@ -491,7 +494,8 @@ class FlowCore:
         first_s = item.failed_first(item.since)
         item.source.tried(item, first_s)
         breakers, target = self._breakers, None
-        if breakers is not None and not failure.final and breakers.counts(failure.error):
+        is_final = failure.final or (not failure.is_shared and self._retries.forbid(failure.error))
+        if breakers is not None and not is_final and breakers.counts(failure.error):
             named = breakers.target(item.payload)
             if isinstance(named, UsageError):
                 item.source.owner.ended(item, Failure(named, halts=True), now)
@@ -499,7 +503,9 @@ class FlowCore:
             target = named
             if self._is_held(item, breakers.failed(target, item.since, now)):
                 return
-        if not failure.final and self._retries.allow(item.attempt):
+        if isinstance(failure.error, OutageError) and self._is_held(item, now + OUTAGE_S):
+            return
+        if not is_final and self._retries.allow(item.attempt):
             try:
                 wait_s = delay_s(self._retries, item.attempt, failure.error, self._view(item.payload), self._random)
             except UsageError as error:

@@ -25,7 +25,7 @@ NOT_RUN = NotRun.NOT_RUN
 class Failure:
     """A failed attempt: what the function raised, or why an output was not delivered."""
 
-    __slots__ = ("error", "final", "halts", "places")
+    __slots__ = ("error", "final", "halts", "is_shared", "places")
 
     def __init__(
         self,
@@ -34,8 +34,11 @@ class Failure:
         final: bool = False,
         halts: bool = False,
         places: Sequence[Place] = (),
+        is_shared: bool = False,
     ) -> None:
         self.error = error
+        self.is_shared = is_shared
+        """Whether it is that of a call for several items, and may be no fault of this one."""
         self.final = final or halts
         """True when another attempt cannot help (`keylane.Fatal`, a function that returned something else)."""
         self.halts = halts
@@ -48,7 +51,7 @@ class Failure:
 
     def with_error(self, error: BaseException) -> Failure:
         """The same, with another error in place of its own."""
-        return Failure(error, final=self.final, halts=self.halts, places=self.places)
+        return Failure(error, final=self.final, halts=self.halts, places=self.places, is_shared=self.is_shared)
 
 
 class Later:

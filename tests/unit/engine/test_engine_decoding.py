@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from keylane import DeadLetter, DecodedRecord, Pipeline, Record, Retries
-from keylane.options import Batch
+from keylane import DeadLetter, DecodedRecord, Pipeline, Record, Retries, UndecodableError
+from keylane.flow import core
+from keylane.options import Batch, Breaker
 from keylane.records import PlainMessage
 from kit.fakes import FakeBroker, FakeEngine
 
@@ -21,14 +24,13 @@ def run(handler: Any, **options: Any) -> FakeEngine:
     """Eight records with JSON values, two of which are none; bad ones go to the dead-letter topic."""
     log = FakeBroker([T0])
     log.append(T0, [(b"%d" % (i % 2), b"{" if i in BAD else b'{"n": %d}' % i) for i in range(8)])
+    chosen: dict[str, Any] = {"retries": Retries(max_attempts=2, delay_ms=1), "on_exhausted": DeadLetter("dead")}
     made = Pipeline(
         kafka={"bootstrap.servers": "nowhere:1", "group.id": "g"},
         topics=["t"],
         handler=handler,
         offset_reset="earliest",
-        retries=Retries(max_attempts=2, delay_ms=1),
-        on_exhausted=DeadLetter("dead"),
-        **options,
+        **(chosen | options),
     )
     with FakeEngine(made, log, ending_offsets={T0: 8}) as engine:
         assert engine.loop.ended.wait(20)
@@ -54,7 +56,7 @@ def check(engine: FakeEngine, seen: list[tuple[Any, Any, Any]]) -> None:
     assert letters.keys() == {b"2", b"5"}
     assert all(one.value == b"{" and one.key in (b"0", b"1") for one in letters.values()), "the bytes as they were"
     assert dict(letters[b"2"].headers)["keylane.error.class"] == b"json.decoder.JSONDecodeError"
-    assert engine.loop.snapshot().retried == 2
+    assert engine.loop.snapshot().retried == 0, "another attempt reads the same bytes"
 
 
 @pytest.mark.parametrize("ordering", ["key", "partition"])
@@ -86,6 +88,62 @@ def test_in_a_batch_only_the_undecodable_fail(returns: Any) -> None:
 
     options: dict[str, Any] = {"batch": Batch(3), "ordering": "unordered"}
     check(run(handler, key_deserializer=decode_key, value_deserializer=decode, **options), seen)
+
+
+def test_what_is_never_retried_is_said_by_class() -> None:
+    """Also in a call for many, whose others are not at fault: there each has one more attempt, alone."""
+    attempts: Counter[int] = Counter()
+
+    def handler(record: Record) -> None:
+        attempts[record.offset] += 1
+        raise KeyError if record.offset % 2 else ExceptionGroup("several", [OSError(), ValueError()])
+
+    retries = Retries(max_attempts=3, delay_ms=1, never=(UndecodableError, OSError))
+    run(handler, retries=retries)
+    assert attempts == {offset: 3 if offset % 2 else 1 for offset in range(8)}
+    attempts.clear()
+    run(handler, value_deserializer=decode, retries=replace(retries, never=()))
+    assert attempts == {offset: 3 for offset in range(8) if offset not in BAD}
+
+    def whole(records: list[Record]) -> None:
+        attempts.update(record.offset for record in records)
+        if any(record.offset == 3 for record in records):
+            raise OSError
+
+    attempts.clear()
+    engine = run(whole, batch=Batch(8, 8, 10_000), ordering="unordered", retries=retries)
+    assert engine.loop.snapshot().dead_lettered == 1
+    assert attempts == dict.fromkeys(range(8), 2)
+
+
+@pytest.mark.parametrize("breaker", [None, Breaker(failures=2, errors=KeyError, probe_interval_ms=10)])
+def test_an_outage_of_what_a_deserializer_asks_uses_up_no_attempt(
+    breaker: Breaker | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "OUTAGE_S", 0.01)
+    asked: Counter[bytes] = Counter()
+
+    def ask(data: bytes, _: Any) -> Any:
+        asked[data] += 1
+        if asked.total() < 40:
+            raise SerializationError("no schema") from ConnectError("refused")
+        return data
+
+    engine = run(lambda _: None, value_deserializer=ask, breaker=breaker)
+    snapshot = engine.loop.snapshot()
+    assert (snapshot.processed, snapshot.dead_lettered, snapshot.held) == (8, 0, 39)
+
+
+class SerializationError(Exception):
+    """As confluent-kafka's."""
+
+
+class TransportError(Exception):
+    """As httpx's."""
+
+
+class ConnectError(TransportError):
+    """As httpx's."""
 
 
 def test_one_alone_leaves_the_other_as_bytes() -> None:

@@ -292,11 +292,11 @@ class AsyncioWorkers:
         left_out = self._left_out - self._unmeasured
         self._unmeasured = self._left_out = self._meter.add(perf_counter_ns() - start_ns, left_out)
 
-    def _failed(self, source: Source, error: BaseException) -> Outcome:
+    def _failed(self, source: Source, error: BaseException, *, is_shared: bool = False) -> Outcome:
         """What an exception means; a cancellation may be ours."""
         if isinstance(error, asyncio.CancelledError) and (self._closing or not source.wanted):
             return NOT_RUN
-        return failure_of(error)
+        return failure_of(error, is_shared=is_shared)
 
     async def _run_batch(self, task: asyncio.Task[Any], batch: Batch) -> None:
         if items := startable(batch, self._lease, self._function):
@@ -320,7 +320,7 @@ class AsyncioWorkers:
         except GeneratorExit:
             raise
         except BaseException as error:
-            return [self._failed(item.source, error) for item in items]
+            return [self._failed(item.source, error, is_shared=len(items) > 1) for item in items]
         finally:
             self._meter.add(perf_counter_ns() - start_ns)
 

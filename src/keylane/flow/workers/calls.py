@@ -105,10 +105,11 @@ def give_outcomes(items: Sequence[Item], outcomes: Sequence[Outcome]) -> None:
         item.came_to(outcome)
 
 
-def failure_of(error: BaseException, places: Sequence[Place] = ()) -> Failure:
+def failure_of(error: BaseException, places: Sequence[Place] = (), *, is_shared: bool = False) -> Failure:
     """What an exception from the function means: a wrong use of keylane is not mended by another attempt, and a store
     that is not the one ends the run."""
-    return Failure(error, final=is_final(error), halts=is_one_of(error, StoreError), places=places)
+    is_other_store = is_one_of(error, StoreError)
+    return Failure(error, final=is_final(error), halts=is_other_store, places=places, is_shared=is_shared)
 
 
 def as_told(error: BaseException) -> BaseException:

@@ -116,7 +116,7 @@ def answer(connection: Connection, call: Callable[[], Sequence[Outcome]], count:
     try:
         outcomes = call()
     except BaseException as error:  # a failure, whatever it is, must not end the process
-        outcomes = [failure_of(error, places.of_traceback(error.__traceback__))] * count
+        outcomes = [failure_of(error, places.of_traceback(error.__traceback__), is_shared=count > 1)] * count
     connection.send_bytes(packed(Answer(outcomes, perf_counter_ns() - start_ns)))
     return outcomes[0]
 

@@ -213,7 +213,7 @@ class ThreadWorkers:
                 result = function.call(seen)
             give_outcomes(items, function.outcomes_of(result, len(items)))
         except BaseException as error:  # as above
-            give_outcomes(items, [failure_of(error)] * len(items))
+            give_outcomes(items, [failure_of(error, is_shared=len(items) > 1)] * len(items))
         finally:
             self._meters[slot].add(perf_counter_ns() - start_ns)
 

@@ -17,9 +17,10 @@ from uuid import uuid4
 from pyspark import TaskContext
 from pyspark.accumulators import AccumulatorParam
 
-from keylane.errors import Fatal, HandlerError, InternalError, UsageError
+from keylane.errors import HandlerError, InternalError, UsageError
 from keylane.flow.outcomes import Later
 from keylane.flow.retries import backoff_s, delay_s
+from keylane.foreign_errors import is_final
 from keylane.spark.structured.carry_lists import CarryList, Lists, absolute
 from keylane.spark.structured.dead_letters import DeadLetters
 from keylane.spark.structured.rows import Outcome
@@ -249,11 +250,14 @@ class TaskCarry:
         if outcome.error is None or self.is_frozen:
             return outcome
         attempts = outcome.attempts = self._before(_name(outcome.row))[0] + 1
-        if not self.retries.allow(attempts) or isinstance(outcome.error, Fatal):
+        if not self.retries.allow(attempts) or self._is_last(outcome.error):
             return outcome
         outcome.carried = True
         self._put_off(outcome, attempts)
         return outcome
+
+    def _is_last(self, error: BaseException) -> bool:
+        return is_final(error) or self.retries.forbid(error)
 
     def takes(self, outcome: Outcome) -> bool:
         """Whether the row leaves the batch: it is carried, or dead. Raises `HandlerError` when it may not."""

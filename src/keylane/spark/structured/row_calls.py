@@ -51,14 +51,20 @@ class Failed(Failure):
     __slots__ = ("seconds",)
 
     def __init__(self, failure: Failure, seconds: float) -> None:
-        super().__init__(failure.error, final=failure.final, halts=failure.halts, places=failure.places)
+        super().__init__(
+            failure.error,
+            final=failure.final,
+            halts=failure.halts,
+            places=failure.places,
+            is_shared=failure.is_shared,
+        )
         self.seconds = seconds
 
     def with_error(self, error: BaseException) -> Failed:
         return Failed(super().with_error(error), self.seconds)
 
     def __reduce__(self) -> tuple[type[Failed], tuple[Failure, float]]:
-        failure = Failure(self.error, final=self.final, halts=self.halts, places=self.places)
+        failure = Failure(self.error, final=self.final, halts=self.halts, places=self.places, is_shared=self.is_shared)
         return Failed, (failure, self.seconds)
 
 
@@ -110,7 +116,7 @@ class RowCall:
         try:
             returned = self.handler(rows, context) if self.takes_context else self.handler(rows)
         except Exception as error:  # the failure of all
-            return [_failed(error, began)] * len(rows)
+            return [_failed(error, began, is_shared=len(rows) > 1)] * len(rows)
         return self._all_answered(returned, len(rows), began)
 
     async def batch_async(self, rows: list[Row], context: Context) -> list[Answered | Failed]:
@@ -118,7 +124,7 @@ class RowCall:
         try:
             returned = await (self.handler(rows, context) if self.takes_context else self.handler(rows))
         except Exception as error:  # as above
-            return [_failed(error, began)] * len(rows)
+            return [_failed(error, began, is_shared=len(rows) > 1)] * len(rows)
         return self._all_answered(returned, len(rows), began)
 
     def _answered(self, returned: Outcome, began: float) -> Answered | Failed:
@@ -135,8 +141,8 @@ class RowCall:
         return [_failed(one, began) if isinstance(one, Exception) else self._answered(one, began) for one in results]
 
 
-def _failed(error: Exception, began: float) -> Failed:
-    failure = failure_of(error, places.of_traceback(error.__traceback__))
+def _failed(error: Exception, began: float, *, is_shared: bool = False) -> Failed:
+    failure = failure_of(error, places.of_traceback(error.__traceback__), is_shared=is_shared)
     if isinstance(error, ProcessedError):  # to leave the row out would lose what it came to
         failure = Failure(error, halts=True, places=failure.places)
     return Failed(failure, monotonic() - began)
