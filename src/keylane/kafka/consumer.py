@@ -525,6 +525,6 @@ def _position(start: Start) -> TopicPartition:
 
 def _cut(name: tuple[str, int], what: str) -> str:
     return (
-        f"{name[0]}-{name[1]}: {what} (was the topic made anew, or its log cut?): reset the group's offset, or use "
-        "another group.id"
+        f"{name[0]}-{name[1]}: {what} (was the topic made anew, or its log cut?): start again; the start asks where "
+        "the log was cut, and says what to do where the group has committed more"
     )
