@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PROGRAM = """
 import signal, sys
-import keylane as kl
+from keylane.spark import session
 
 settings = {
     "spark.ui.enabled": "false",
@@ -23,7 +23,14 @@ settings = {
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.connect.grpc.binding.port": "0",
 }
-server = kl.spark.session(sys.argv[1], "keylane connect", **settings)
+if len(sys.argv) == 2:
+    server = session(sys.argv[1], "keylane connect", **settings)
+else:
+    import os
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.argv[2]
+    server = SparkSession.builder.master(sys.argv[1]).config(map=settings).getOrCreate()
 service = getattr(server.sparkContext._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
 print("port", getattr(service, "MODULE$").localPort(), flush=True)
 signal.pause()
@@ -34,16 +41,17 @@ signal.pause()
 class ConnectServer:
     """`url` is what a client takes, once the block is entered. `log` takes what the server writes."""
 
-    def __init__(self, log: Path, master: str = "local[4]") -> None:
+    def __init__(self, log: Path, master: str = "local[4]", python: str | None = None) -> None:
+        """`python`: what it plans and works with; None: this interpreter."""
         self.log = log
         self.url = ""
-        self._master = master
+        self._arguments = [master] if python is None else [master, python]
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, self._master],
+                [sys.executable, "-c", PROGRAM, *self._arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

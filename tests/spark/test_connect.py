@@ -14,13 +14,13 @@ import pytest
 
 import keylane as kl
 from keylane.kafka.admin import Admin
+from kit.connect_server import ConnectServer
 from kit.outputs import covered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from keylane.broker.process import BrokerProcess
-    from kit.connect_server import ConnectServer
 
 pytestmark = pytest.mark.cluster
 
@@ -107,3 +107,45 @@ def test_what_a_client_cannot_have_is_refused_by_name(connect_server: ConnectSer
     client.stop()
     with pytest.raises(kl.UsageError, match="the Spark session is stopped"):
         kl.spark.start(work.pipeline(), client, lanes=1)
+
+
+HIDDEN = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("keylane", "pyspark_keylane"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Hidden())
+"""
+
+
+def test_a_server_without_keylane_is_named(tmp_path: Path) -> None:
+    """Its client has it, so that Spark's own words would have the user look there."""
+    (tmp_path / "sitecustomize.py").write_text(HIDDEN)
+    python = tmp_path / "python3"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}:$PYTHONPATH exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    program = """
+import sys
+import keylane.spark
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+for use in (lambda: spark.read.format("keylane"), lambda: spark.readStream.format("keylane"),
+            lambda: spark.range(1).write.format("keylane")):
+    try:
+        use()
+    except keylane.UsageError as error:
+        print(error)
+"""
+    with ConnectServer(tmp_path / "server.log", python=str(python)) as server:
+        command = [sys.executable, "-c", program, server.url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3
+    assert all(
+        "the server of this Spark Connect session plans it, and its Python does not have" in one for one in lines
+    )

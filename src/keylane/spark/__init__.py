@@ -12,7 +12,7 @@ try:
 except ImportError as error:
     raise UsageError(f"keylane.spark needs {error.name}: pip install 'keylane[spark]'") from error
 
-from keylane.spark import registration
+from keylane.spark import connect_formats, registration
 from keylane.spark.lane_record import LaneStatus
 from keylane.spark.query import LaneQuery
 from keylane.spark.session import session
@@ -38,3 +38,4 @@ __all__ = [
 
 OLDEST.need("keylane.spark")
 registration.begin()
+connect_formats.begin()
