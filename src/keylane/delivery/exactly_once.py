@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("keylane.delivery")
 
 PURGE_EVERY_S = 10.0
-"""How long after a commit identities are purged at the latest."""
+"""How long after a commit identities are purged at the latest, and how often it is looked whether the store went back.
+"""
 
 LEAST_RETENTION_MS = 60_000
 """Keys that are kept for less may be purged before the next commit, and are not asked for again."""
@@ -186,13 +187,15 @@ class Once:
         cluster: str,
         topic_id: Callable[[str], str],
         group_committed: Callable[[], Mapping[tuple[str, int], int]] | None = None,
+        fail: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
+        """`fail` ends the run, once the store has lost what it had."""
         self._topic_id = topic_id
         self._group_committed = group_committed
         self.identities = Identities(cluster, pipeline)
         places = Places()
         self._inside = Transactions(pipeline, KeptRecords(self.identities, OwnTopics(pipeline), places))
-        self._house = House(self._inside.store, self.identities, places, pipeline, cluster)
+        self._house = House(self._inside.store, self.identities, places, pipeline, cluster, fail)
         self.pipeline = replace(
             pipeline, handler=self._inside.handler, resource=self._inside.resource, on_commit=self._house.committed
         )
@@ -239,7 +242,17 @@ class House:
     """Keeps house in the store: starts are held against what is in it, commits are noted before they are made, and
     identities that nobody can ask for again are purged. Thread safety: any thread."""
 
-    def __init__(self, store: Store, identities: Identities, places: Places, pipeline: Pipeline, cluster: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        identities: Identities,
+        places: Places,
+        pipeline: Pipeline,
+        cluster: str,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """`fail` ends the run."""
+        self._fail = fail
         self._store = store
         self._identities = identities
         self._places = places
@@ -379,11 +392,11 @@ class House:
     def _noted(self, transaction: Transaction, one: Offset) -> tuple[tuple[str, int], OffsetMap, int]:
         topic, partition = one.name
         name = (self._identities.scope(topic), partition)
-        position = transaction.position(*name)
-        stored = None if position is None else map_of(position)
-        last = self._seen.get(name)
-        if last is not None and (stored is None or unseen(last, stored)):
-            raise StoreError(self._said_lost("where the group was", one))
+        if (last := self._seen.get(name)) is not None:
+            stored = self._check_seen(transaction, name, last)
+        else:
+            position = transaction.position(*name)
+            stored = None if position is None else map_of(position)
         unverified = self._places.unverified(name)
         below = transaction.purged_below(*name) if unverified else 0
         runs = runs_of({offset for offset in unverified if offset >= below})
@@ -423,21 +436,47 @@ class House:
     def _note(self, offsets: Mapping[tuple[str, int], int]) -> None:
         self._committed |= offsets
         if self._timer is None and not self._closing.is_set():
-            self._timer = threading.Timer(PURGE_EVERY_S, self._purge_in_time)
+            self._timer = threading.Timer(PURGE_EVERY_S, self._keep_house)
             self._timer.daemon = True
             self._timer.start()
 
-    def _purge_in_time(self) -> None:
+    def _keep_house(self) -> None:
         with self._lock:
             self._timer = None
-            if not self._closing.is_set() and not self._purge():
+            if self._closing.is_set():
+                return
+            try:
+                self._look_back()
+            except StoreError as error:
+                self._fail(error)
+            else:
+                self._purge()
                 self._note({})
+
+    def _look_back(self) -> None:
+        """A member that has nothing to commit hears of its store here. Raises `StoreError` where it has gone back."""
+        try:
+            with self._connected().transaction() as transaction:
+                for name, seen in self._seen.items():
+                    self._check_seen(transaction, name, seen)
+        except StoreError:
+            raise
+        except Exception:  # a database that does not answer is the purge's to tell
+            self._disconnect()
+
+    def _check_seen(self, transaction: Transaction, name: tuple[str, int], seen: OffsetMap) -> OffsetMap | None:
+        position = transaction.position(*name)
+        stored = None if position is None else map_of(position)
+        if stored is None or unseen(seen, stored):
+            raise StoreError(self._said_lost(f"where the group was with partition {name[1]} of {name[0]}"))
+        return stored
 
     def close(self) -> None:
         self._closing.set()
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
+                self._timer = None
             if not self._purge():  # the connections may be of before the database's restart
                 self._purge()
             self._disconnect()

@@ -471,8 +471,20 @@ def test_a_store_that_goes_back_under_a_member_is_noticed_before_the_next_commit
         once.before_commit([Commit(T0, 4)])
     with sqlite3.connect(replays.store.path) as connection:
         connection.execute("DELETE FROM keylane_positions")
-    with pytest.raises(StoreError, match="has lost where the group was, of t-0"):
+    with pytest.raises(StoreError, match="has lost where the group was with partition 0"):
         once.before_commit([Commit(T0, 4)])
+    once.close()
+
+
+def test_a_member_that_has_nothing_to_do_hears_of_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PURGE_EVERY_S", 0.05)
+    replays, failures = Replays(tmp_path), list[BaseException]()
+    once = Once(replays.pipeline(note), "cluster", str, fail=failures.append)
+    once.check([Start("t", 0, 1, OffsetMap(0), 0, 10)])
+    once.before_commit([Commit(T0, 5)])
+    empty(replays)
+    until(lambda: len(failures) > 0, "it is told")
+    assert isinstance(failures[0], StoreError)
     once.close()
 
 
