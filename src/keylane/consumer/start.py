@@ -60,6 +60,8 @@ class Start:
     origin: Origin = "plain"
     is_new: bool = False
     """Whether the group's offset is set to it: by a seek, or where the group had none."""
+    is_sought: bool = False
+    """Whether by a seek."""
     not_sought: str = ""
     """Of a seek: why it does not start where it was sought; empty where it does."""
 

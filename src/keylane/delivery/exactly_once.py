@@ -305,7 +305,8 @@ class House:
             seen = committed
         if seen is None:
             self._check_cluster(transaction, start)
-        known = committed if start.is_new else seen or OffsetMap(min(start.log_start, committed.base))
+        is_chosen = start.is_sought or (start.is_new and seen is None)  # else the group's commits are gone
+        known = committed if is_chosen else seen or OffsetMap(min(start.log_start, committed.base))
         missing = unseen(committed, known)
         if missing and self._unseen_commits == "rewind":
             start = replace(start, offsets=seen or OffsetMap(start.log_start))
@@ -349,6 +350,12 @@ class House:
 
     def _said_unseen(self, start: Start, missing: Sequence[range]) -> str:
         count = sum(map(len, missing))
+        if start.is_new:
+            return (
+                f"group {self._group!r} has no commit for {start.topic}-{start.partition}, and would begin at "
+                f"{start.offsets.base}: {count} offsets before that, from {missing[0].start} on, this store has "
+                "not seen"
+            )
         return (
             f"group {self._group!r} has {count} offsets of {start.topic}-{start.partition} complete, from "
             f"{missing[0].start} on, that this store has not seen"

@@ -97,8 +97,8 @@ class Starts:
             resolved.append((found, offsets))
             name = (found.topic, found.partition)
             target = targets.get(name)
-            is_new = commit_first or (target is not None and not target.again)
-            start = self._start(found, offsets, is_new=is_new)
+            is_sought = target is not None and not target.again
+            start = self._start(found, offsets, is_new=commit_first or is_sought, is_sought=is_sought)
             if target is not None and target.again:
                 start, metadata = self._run_again(start, found, target.again)
                 if commit_first or start.offsets != offsets:
@@ -116,7 +116,7 @@ class Starts:
         report_starts(self._rule, resolved)
         return list(starts.values())
 
-    def _start(self, found: Committed, offsets: OffsetMap, *, is_new: bool) -> Start:
+    def _start(self, found: Committed, offsets: OffsetMap, *, is_new: bool, is_sought: bool) -> Start:
         is_known = found.offset == offsets.base != found.changed_from
         epoch = found.leader_epoch if is_known else -1
         return Start(
@@ -131,6 +131,7 @@ class Starts:
             is_unchecked=epoch >= 0 and not found.is_checked,
             origin=found.origin,
             is_new=is_new,
+            is_sought=is_sought,
         )
 
     def _commit(self, first: list[_First], starts: dict[tuple[str, int], Start], give_up_at: float) -> None:

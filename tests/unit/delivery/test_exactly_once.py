@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import sqlite3
 import threading
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -440,6 +441,20 @@ def test_a_store_that_was_restored_is_refused_and_runs_what_it_has_not(tmp_path:
     assert start.offsets.base == 6
     assert replays.run(note, base=6, unseen_commits="rewind") is None
     assert replays.effects() == list(range(10))
+
+
+def test_a_group_whose_commits_are_gone_does_not_pass_over_what_the_store_has_not(tmp_path: Path) -> None:
+    """They expired, or did not come along with a restored log, and offset_reset is "latest"."""
+    replays = Replays(tmp_path)
+    once = replays.once(note)
+    once.before_commit([Commit(T0, 4)])
+    once.close()
+    at_the_end = Start("t", 0, 1, OffsetMap(10), 0, 10, is_new=True)
+    once = Once(replays.pipeline(note), "cluster", lambda topic: f"id of {topic}")
+    with pytest.raises(StoreError, match="no commit for t-0, and would begin at 10: 6 offsets before that, from 4 on"):
+        once.check([at_the_end])
+    assert once.check([replace(at_the_end, is_sought=True)])[0].offsets.base == 10, "somebody wants that"
+    once.close()
 
 
 def test_what_is_complete_above_the_committed_offset_counts_as_well(tmp_path: Path) -> None:
