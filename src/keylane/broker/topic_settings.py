@@ -120,6 +120,9 @@ _TIERED = "There is no remote storage."
 _BOOLEANS = ("false", "true")
 
 KEPT: dict[str, KeptSetting] = {
+    "errors.deadletterqueue.group.enable": KeptSetting(
+        "BOOLEAN", "false", "Share groups write no dead letters.", choices=_BOOLEANS
+    ),
     "file.delete.delay.ms": KeptSetting("LONG", "60000", "Files are removed at once."),
     "flush.messages": KeptSetting("LONG", str(LONG_MAX), "Every batch is synced before it is acknowledged.", least=1),
     "flush.ms": KeptSetting("LONG", str(LONG_MAX), "Every batch is synced before it is acknowledged."),
@@ -127,8 +130,13 @@ KEPT: dict[str, KeptSetting] = {
     "leader.replication.throttled.replicas": KeptSetting("LIST", "", "There is one replica."),
     "local.retention.bytes": KeptSetting("LONG", "-2", _TIERED, least=-2),
     "local.retention.ms": KeptSetting("LONG", "-2", _TIERED, least=-2),
+    "max.decompressed.message.bytes": KeptSetting(
+        "INT", "2147483639", "max.message.bytes alone bounds a batch.", least=1, most=INT_MAX
+    ),
     "min.insync.replicas": KeptSetting("INT", "1", "There is one replica, and acks=all waits for it.", least=1),
     "preallocate": KeptSetting("BOOLEAN", "false", "Segments grow as they are written.", choices=_BOOLEANS),
+    "remote.copy.lag.bytes": KeptSetting("LONG", "-1", _TIERED, least=-1),
+    "remote.copy.lag.ms": KeptSetting("LONG", "0", _TIERED, least=-1),
     "remote.log.copy.disable": KeptSetting("BOOLEAN", "false", _TIERED, choices=_BOOLEANS),
     "remote.log.delete.on.disable": KeptSetting("BOOLEAN", "false", _TIERED, choices=_BOOLEANS),
     "remote.storage.enable": KeptSetting("BOOLEAN", "false", _TIERED, choices=_BOOLEANS),

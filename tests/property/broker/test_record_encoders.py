@@ -64,7 +64,10 @@ def test_produce(version: int, given_topics: list[tuple[str, UUID, list[Produced
 
 
 aborted = st.none() | st.lists(st.tuples(int64s, int64s), max_size=3)
-fetched = st.builds(FetchedPartition, int32s, error_codes, int64s, int64s, st.binary(max_size=300), int64s, aborted)
+diverging = st.none() | st.tuples(int32s, int64s)
+fetched = st.builds(
+    FetchedPartition, int32s, error_codes, int64s, int64s, st.binary(max_size=300), int64s, aborted, int32s, diverging
+)
 fetched_topics = st.lists(st.tuples(names, topic_ids, st.lists(fetched, max_size=4)), max_size=4)
 
 
@@ -91,6 +94,9 @@ def test_fetch(
             assert answer.error_code == partition.error_code
             assert answer.high_watermark == partition.high_watermark
             assert answer.last_stable_offset == partition.last_stable_offset
+            if version >= 12:
+                parted = (-1, -1) if version >= 16 and partition.error_code == 74 else partition.diverging or (-1, -1)
+                assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == parted
             assert answer.records == partition.records
             found_aborted = answer.aborted_transactions
             assert partition.aborted == (
@@ -103,7 +109,8 @@ def test_fetch(
             if version >= 16:
                 is_told = partition.error_code == codes.FENCED_LEADER_EPOCH
                 current = answer.current_leader
-                assert (current.leader_id, current.leader_epoch) == ((leader.node_id, 0) if is_told else (-1, -1))
+                told = (leader.node_id, partition.leader_epoch) if is_told else (-1, -1)
+                assert (current.leader_id, current.leader_epoch) == told
                 assert not is_told or [(one.node_id, one.host, one.port) for one in entity.node_endpoints] == [leader]
     assert encode_response(entity) == body
 

@@ -33,6 +33,11 @@ _CLIENT_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 LEVEL_0_VERSION = 4
 
+TOLD_FROM = {0: 0}
+"""Oldest versions of APIs that are told, by key, and not served. An older librdkafka (2.1.1, say) compresses with gzip,
+snappy and lz4 only for a broker that offers Produce 0, and sends plain batches to others without a word. Apache Kafka 4
+tells it for the same reason, and refuses it as well (KAFKA-18659)."""
+
 Offered = tuple[tuple[int, int, int], ...]
 """API key, oldest and newest version of each."""
 
@@ -43,7 +48,8 @@ async def handle(request: Entity, header: dispatch.RequestHeader, node: Node) ->
 
 @functools.cache
 def _offered_here() -> Offered:
-    return tuple((api.key, api.min_version, api.max_version) for api in dispatch.load_apis().values())
+    apis = dispatch.load_apis().values()
+    return tuple((api.key, TOLD_FROM.get(api.key, api.min_version), api.max_version) for api in apis)
 
 
 def answer(request: Entity, header: dispatch.RequestHeader, offered: Offered, finalized: Finalized = NEWEST) -> Entity:

@@ -250,7 +250,7 @@ def encode(
             is_told = error == codes.FENCED_LEADER_EPOCH and version >= _LEADER_VERSION
             if is_told:
                 parts.append(tagged({_CURRENT_LEADER: leader.current(leader_epoch)}))
-            elif diverging is not None:
+            elif diverging is not None and is_flexible:
                 parts.append(tagged({_DIVERGING_EPOCH: int32(diverging[0]) + int64(diverging[1]) + EMPTY_TAGS}))
             else:
                 parts.append(tags)
