@@ -11,6 +11,8 @@ import pytest
 import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.errors import PeerError
+from keylane.pipeline import topics_of_operations
+from kit.operated import OPERATIONS, operate
 from kit.stage import Stage, ThreadMember, until
 
 if TYPE_CHECKING:
@@ -45,3 +47,33 @@ def test_a_folder_that_is_put_back_is_told(tmp_path: Path) -> None:
         ran.clear()
         ThreadMember(pipeline, "restarted", ending_offsets="latest").end()
         assert sorted(ran, key=lambda value: int(value or b"-1")) == [b"%d" % number for number in range(90)]
+
+
+@pytest.mark.full
+def test_rules_that_a_copy_lacks_are_written_again_by_who_holds_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEYLANE_OPERATIONS_TOKEN", OPERATIONS["token"])
+    monkeypatch.setattr("keylane.operations.agent.KEEP_S", 0.2)
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    with BrokerProcess(data) as broker:
+        stage = Stage(broker.bootstrap, "ruled")
+        commands = topics_of_operations(stage.group)[0]
+        stage.create(1)
+        kafka = stage.kafka | {"reconnect.backoff.max.ms": 100}
+        member = ThreadMember(stage.pipeline(print, kafka=kafka, operations=kl.Operations(**OPERATIONS)), "m")
+        try:
+            until(lambda: commands in stage.admin.topics(), "it takes commands")
+            broker.terminate()
+            shutil.copytree(data, copy)
+            broker.start()
+            until(lambda: bool(operate(capsys, stage, "show")["members"]), "it is heard")
+            operate(capsys, stage, "hold-key", "--key", "3", "--execute")
+            broker.kill()
+            shutil.rmtree(data)
+            copy.rename(data)
+            broker.start()
+            until(lambda: len(stage.read(commands)) == 1, "the rule is there again")
+        finally:
+            member.consumer.stop()
+            member.end()

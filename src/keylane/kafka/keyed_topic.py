@@ -65,7 +65,7 @@ class KeyedReader:
         }
         self._client = client_of(Consumer, reading(CLIENT_LOG | CLIENT_ID | dict(connecting(kafka))) | ours)
         self._client.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-        self._position = 0
+        self.position = 0
         """Behind the last record that was read."""
 
     def to_end(self) -> list[Entry]:
@@ -77,7 +77,7 @@ class KeyedReader:
         while monotonic() < until:
             some, is_end = self._next(0.2)
             found += some
-            if is_end or self._position >= end:  # others write on: an end that is told may never come
+            if is_end or self.position >= end:  # others write on: an end that is told may never come
                 return found
         raise BrokerUnavailableError(
             f"topic {self._topic!r} at {self._servers} was not read to its end within {END_S:.0f} s: try again"
@@ -98,7 +98,7 @@ class KeyedReader:
         for message in messages:
             if (error := message.error()) is None:
                 found.append(_entry(message))
-                self._position = (message.offset() or 0) + 1
+                self.position = (message.offset() or 0) + 1
             elif error.code() == PARTITION_END:
                 is_end = True
             elif error.code() in DAMAGED:

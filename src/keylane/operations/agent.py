@@ -190,7 +190,8 @@ class Agent:
             return
         try:
             for topic in self._topics:
-                if topic.was_made_anew():
+                reader = self._reader if topic.name == self._commands_topic else None
+                if topic.is_another(0 if reader is None else reader.position):
                     self._restore(topic)
             if monotonic() >= self._check_at:
                 self._check()
@@ -204,7 +205,7 @@ class Agent:
             self._log.to_write_again(now_ms()) if self._log is not None and topic.name == self._commands_topic else []
         )
         logger.warning(
-            "operations of group %r: topic %r was deleted, and is another one now%s",
+            "operations of group %r: topic %r was deleted, or put back to an older copy%s",
             self._group,
             topic.name,
             f": {len(held)} commands are written into it again" if held else "",

@@ -35,14 +35,18 @@ class KeptTopic:
         self._admin.create_topics({self.name: 1}, replication_factor=-1, config=self._need.config)
         self._id = self._known_id()
 
-    def was_made_anew(self) -> bool:
-        """Whether it is another topic than the last time; one that is missing is made."""
+    def is_another(self, read_to: int) -> bool:
+        """Whether it is another topic than the last time, or an older copy of it, which ends before what was read of
+        it; one that is missing is made."""
         before, found = self._id, self._known_id()
         if found is None:
             self.make()
             return True
         self._id = found
-        return before is not None and before != found
+        if before not in (None, found):
+            return True
+        end = self._admin.log_ends([(self.name, 0)], read_committed=False).get((self.name, 0)) if read_to else None
+        return end is not None and end < read_to
 
     def faults(self) -> str:
         """What is wrong with it; empty where nothing is, or where the member may not look."""

@@ -70,6 +70,13 @@ def ends(entry: Entry, *, committed: bool = True) -> End:
     return End(entry.id, Producer(entry.producer_id, entry.epoch), committed)
 
 
+def test_a_record_that_is_missing_behind_the_first_batch_is_said() -> None:
+    nothing, known = Plan(DRIVER, 0, None), Plan(DRIVER, 0, DONE)
+    assert protocol.doubt(nothing, "q", 0) is None
+    assert protocol.doubt(known, "q", 9) is None
+    assert "its topic was deleted, or put back" in (protocol.doubt(nothing, "q", 9) or "")
+
+
 def test_a_start_ends_what_is_listed_and_aborts_the_rest() -> None:
     loser = Transaction("c", Producer(12, 3))
     answers = {Open(): Answer(value=[Transaction("a", Producer(10, 0)), loser]), Read(): Answer(value=LISTED)}

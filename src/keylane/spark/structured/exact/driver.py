@@ -70,6 +70,8 @@ def end_transactions(sink_name: str, kafka: Mapping[str, str]) -> None:
 
 def commit(sink: Sink, plan: Plan, query: str, batch: int, entries: Sequence[Entry]) -> None:
     """Raises `PeerError`, and what `protocol.commit` does."""
+    if entries and (text := protocol.doubt(plan, query, batch)):
+        logger.warning("sink %s: %s", sink.name, text)
     with TransactionsClient(sink.settings) as client:
         _run(protocol.commit(plan, query, batch, entries, int(time.time() * 1000)), sink, client)
 

@@ -297,6 +297,16 @@ def check(plan: Plan, query: str, batch: int) -> None:
         )
 
 
+def doubt(plan: Plan, query: str, batch: int) -> str | None:
+    """What cannot be known of a batch that finds no record before it; None where nothing is missing."""
+    if plan.record is not None or batch == 0:
+        return None
+    return (
+        f"it has no record, and batch {batch} of query {query} is not the first: where an earlier one was written "
+        "under this sinkName, its topic was deleted, or put back, and rows of the last batch may be there twice"
+    )
+
+
 def _check_replay(lost: dict[int, Entry], entries: Sequence[Entry], query: str, batch: int) -> None:
     made = {entry.partition: entry for entry in entries}
     if too_many := made.keys() - lost.keys():
