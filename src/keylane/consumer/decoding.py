@@ -7,14 +7,20 @@ bytes as they were.
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from keylane.errors import UsageError
 from keylane.foreign_errors import judged_decoding
 from keylane.options import is_coroutine_function, takes_context
 from keylane.records import DecodedRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from keylane.pipeline import Pipeline
     from keylane.records import Context, Record
@@ -50,9 +56,11 @@ class Field:
 class Decoder:
     """Applies a pipeline's deserializers."""
 
-    def __init__(self, key: Deserializer | None, value: Deserializer | None) -> None:
+    def __init__(self, key: Deserializer | None, value: Deserializer | None, *, may_wait: bool = False) -> None:
+        """`may_wait`: what they return may be left to be awaited."""
         self._key = key
         self._value = value
+        self._may_wait = may_wait
 
     def decoded(self, record: Record) -> DecodedRecord:
         """Raises what a deserializer raises."""
@@ -61,8 +69,10 @@ class Decoder:
         def headers() -> Headers:
             return record.headers
 
-        key = made_of(self._key, record.raw_key, topic, "key", headers)
-        return DecodedRecord.of(record, key, made_of(self._value, record.raw_value, topic, "value", headers))
+        waits = self._may_wait
+        key = made_of(self._key, record.raw_key, topic, "key", headers, may_wait=waits)
+        value = made_of(self._value, record.raw_value, topic, "value", headers, may_wait=waits)
+        return DecodedRecord.of(record, key, value)
 
 
 def made_of(
@@ -71,12 +81,27 @@ def made_of(
     topic: str,
     field: str,
     headers: Callable[[], Headers],
+    *,
+    may_wait: bool = False,
 ) -> Seen:
     """Raises what the deserializer raises: as an `UndecodableError` or an `OutageError`, where it is clear which."""
     if deserializer is None:
         return raw
+    with _judged():
+        made = deserializer(raw, Field(topic, field, headers))
+    if _waits(made) and not may_wait:
+        made.close()
+        raise UsageError(
+            f"{field}_deserializer returned a coroutine: it goes with a handler that is declared with `async def`"
+        )
+    return made
+
+
+@contextmanager
+def _judged() -> Iterator[None]:
+    """Around a deserializer: what it raises, as what it means."""
     try:
-        return deserializer(raw, Field(topic, field, headers))
+        yield
     except Exception as error:
         judged = judged_decoding(error)
         if judged is error:
@@ -84,36 +109,112 @@ def made_of(
         raise judged from error
 
 
+def _waits(made: Seen) -> bool:
+    """Whether it is to be awaited."""
+    return hasattr(type(made), "__await__")
+
+
+async def _awaited(made: Seen) -> Seen:
+    """A record whose key and value were awaited, where deserializers are coroutine functions."""
+    if not isinstance(made, DecodedRecord) or not (_waits(made.key) or _waits(made.value)):
+        return made
+    with _judged():
+        key = await made.key if _waits(made.key) else made.key
+        return DecodedRecord.of(made, key, await made.value if _waits(made.value) else made.value)
+
+
+QUICK_S = 0.005
+"""A deserializer that takes so long waits for something, or computes too much for the loop of all handlers."""
+MAX_KINDS = 10_000
+"""Kinds of bytes that are remembered; beyond that, all are forgotten and looked at anew."""
+THREADS = 16
+"""In which deserializers wait: so many new schemas may be on their way."""
+
+
+class Beside:
+    """Decodes beside an asyncio loop: in threads, until it was quick for the same kind of bytes.
+
+    The idea: what a deserializer has to wait for comes with bytes of a new kind, as a schema that it asks a registry
+    for; the next ones of that kind take microseconds, and a hand-over to a thread would take longer. So the loop never
+    waits for a first one, and records of known schemas pass meanwhile. Thread safety: the asyncio loop's.
+    """
+
+    def __init__(self, decoded: Decoded, kind_of: Callable[[Seen], Hashable]) -> None:
+        self._decoded = decoded
+        self._kind_of = kind_of
+        self._quick: set[Hashable] = set()
+        self._threads = ThreadPoolExecutor(THREADS, "keylane-decoding")
+
+    async def __call__(self, record: Seen) -> Seen:
+        """Raises what a deserializer raises."""
+        kind = self._kind_of(record)
+        if kind in self._quick:
+            made, took_s = self._timed(record)
+        else:
+            run = contextvars.copy_context().run
+            made, took_s = await asyncio.get_running_loop().run_in_executor(self._threads, run, self._timed, record)
+        if took_s >= QUICK_S:
+            self._quick.discard(kind)
+        elif len(self._quick) < MAX_KINDS:
+            self._quick.add(kind)
+        else:
+            self._quick = {kind}
+        return await _awaited(made)
+
+    def _timed(self, record: Seen) -> tuple[Seen, float]:
+        began = perf_counter()
+        return self._decoded(record), perf_counter() - began
+
+
+SCHEMA_BYTES = 5
+"""A zero, and the number of the schema, with which the bytes of a registry's serializers begin."""
+
+
+def kind_of_bytes(data: object) -> bytes | None:
+    """What bytes have in common whose deserializer asks a registry for the same schema."""
+    return data[:SCHEMA_BYTES] if isinstance(data, bytes) and data[:1] == b"\0" else None
+
+
+def _kind_of_record(record: Record) -> Hashable:
+    return record.topic, kind_of_bytes(record.raw_key), kind_of_bytes(record.raw_value)
+
+
 def decoding(pipeline: Pipeline) -> Handler:
     """The pipeline's handler, which is given decoded records; itself without deserializers."""
     if pipeline.key_deserializer is None and pipeline.value_deserializer is None:
         return pipeline.handler
-    decoder = Decoder(pipeline.key_deserializer, pipeline.value_deserializer)
-    return given_decoded(pipeline.handler, decoder.decoded, of_batches=pipeline.batch is not None)
+    decoder = Decoder(pipeline.key_deserializer, pipeline.value_deserializer, may_wait=pipeline.is_async)
+    of_batches = pipeline.batch is not None
+    return given_decoded(pipeline.handler, decoder.decoded, _kind_of_record, of_batches=of_batches)
 
 
-def given_decoded(handler: Handler, decoded: Decoded, *, of_batches: bool) -> Handler:
+def given_decoded(
+    handler: Handler, decoded: Decoded, kind_of: Callable[[Seen], Hashable], *, of_batches: bool
+) -> Handler:
     """The handler, which is given what `decoded` makes of a record. In a batch, what that raises is the failure of its
-    record alone."""
-    return _of_batch(handler, decoded) if of_batches else _of_one(handler, decoded)
+    record alone. `kind_of`: what is alike in records that take `decoded` as long as each other."""
+    return _of_batch(handler, decoded, kind_of) if of_batches else _of_one(handler, decoded, kind_of)
 
 
-def _of_one(handler: Handler, decoded: Decoded) -> Handler:
+def _of_one(handler: Handler, decoded: Decoded, kind_of: Callable[[Seen], Hashable]) -> Handler:
     takes = takes_context(handler)
+    beside = Beside(decoded, kind_of) if is_coroutine_function(handler) else None
 
     def call(record: Seen, context: Context) -> Seen:
         made = decoded(record)
         return handler(made, context) if takes else handler(made)
 
     async def call_async(record: Seen, context: Context) -> Seen:
-        made = decoded(record)
+        assert beside is not None, "a coroutine function"
+        made = await beside(record)
         return await (handler(made, context) if takes else handler(made))
 
     return call_async if is_coroutine_function(handler) else call
 
 
-def _of_batch(handler: Handler, decoded: Decoded) -> Handler:
+def _of_batch(handler: Handler, decoded: Decoded, kind_of: Callable[[Seen], Hashable]) -> Handler:
     takes = takes_context(handler)
+    beside = Beside(decoded, kind_of) if is_coroutine_function(handler) else None
 
     def call(records: Sequence[Seen], context: Context) -> Seen:
         made, errors = _decoded_batch(records, decoded)
@@ -121,11 +222,21 @@ def _of_batch(handler: Handler, decoded: Decoded) -> Handler:
         return _merged(result, errors)
 
     async def call_async(records: Sequence[Seen], context: Context) -> Seen:
-        made, errors = _decoded_batch(records, decoded)
+        assert beside is not None, "a coroutine function"
+        found = await asyncio.gather(*map(beside, records), return_exceptions=True)
+        made = [one for one in found if not isinstance(one, BaseException)]
+        errors = [_failure_among(one) for one in found]
         result = (await (handler(made, context) if takes else handler(made))) if made else []
         return _merged(result, errors)
 
     return call_async if is_coroutine_function(handler) else call
+
+
+def _failure_among(one: Seen) -> Exception | None:
+    """Raises what is no failure of a record: a cancellation."""
+    if isinstance(one, BaseException) and not isinstance(one, Exception):
+        raise one
+    return one if isinstance(one, Exception) else None
 
 
 def _decoded_batch(records: Sequence[Seen], decoded: Decoded) -> tuple[list[Seen], list[Exception | None]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pickle
+import threading
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -11,6 +13,8 @@ from typing import Any
 import pytest
 
 from keylane import DeadLetter, DecodedRecord, Pipeline, Record, Retries, UndecodableError
+from keylane.consumer import decoding
+from keylane.consumer.decoding import QUICK_S, Beside, kind_of_bytes
 from keylane.flow import core
 from keylane.options import Batch, Breaker
 from keylane.records import PlainMessage
@@ -144,6 +148,43 @@ class TransportError(Exception):
 
 class ConnectError(TransportError):
     """As httpx's."""
+
+
+def test_the_loop_runs_what_is_quick_and_leaves_what_is_not_to_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    now = [0.0]
+    monkeypatch.setattr(decoding, "perf_counter", lambda: now[0])
+    values: dict[bytes, float] = {b"\0\0\0\0\1a": 0.0, b"\0\0\0\0\2a": 2 * QUICK_S, b"plain": 0.0}
+
+    def decoded(data: bytes) -> bytes:
+        threads.append(threading.current_thread().name.rpartition("_")[0])
+        now[0] += values[data]
+        return data
+
+    async def decode_all() -> None:
+        beside = Beside(decoded, kind_of_bytes)
+        for data in values:
+            for _ in range(2):
+                assert await beside(data) == data
+
+    asyncio.run(decode_all())
+    assert [bool(one) for one in threads] == [True, False, True, True, True, False]
+
+
+def test_a_deserializer_may_be_a_coroutine_function_where_the_handler_is_one() -> None:
+    async def ask(data: bytes, _: Any) -> Any:
+        await asyncio.sleep(0)
+        return json.loads(data)
+
+    seen: list[tuple[Any, Any, Any]] = []
+
+    async def handler(record: Record) -> None:
+        seen.append((record.key, record.value, record.raw_value))
+
+    check(run(handler, key_deserializer=decode_key, value_deserializer=ask), seen)
+    engine = run(lambda _: None, value_deserializer=ask)
+    assert engine.loop.snapshot().dead_lettered == 8
+    assert b"declared with `async def`" in (dict(engine.producer.sent[0].headers)["keylane.error.text"] or b"")
 
 
 def test_one_alone_leaves_the_other_as_bytes() -> None:

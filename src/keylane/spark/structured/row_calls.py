@@ -11,7 +11,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from keylane.consumer.decoding import given_decoded, made_of
+from keylane.consumer.decoding import given_decoded, kind_of_bytes, made_of
 from keylane.consumer.tracing import around, noted, spans, wants_tracing
 from keylane.errors import Fatal, HandlerError, ProcessedError
 from keylane.flow.outcomes import Failure
@@ -23,7 +23,7 @@ from keylane.records import PlainMessage, Record
 from keylane.spark.structured.rows import column, headers_of, place_of, replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from opentelemetry.trace import Span
@@ -76,7 +76,7 @@ def function_of(handler: Handler, options: RowOptions, returns: Returns, *, is_o
         name: one for name, one in (("key", options.key_deserializer), ("value", options.value_deserializer)) if one
     }
     if deserializers:
-        handler = given_decoded(handler, partial(_decoded, deserializers), of_batches=of_batches)
+        handler = given_decoded(handler, partial(_decoded, deserializers), _kind_of_row, of_batches=of_batches)
     if wants_tracing(options) and is_of_records:
         span_of = spans(None, of_batches=of_batches)
         handler = around(handler, partial(_batch_span if of_batches else _row_span, span_of), noted)
@@ -153,6 +153,10 @@ def _decoded(deserializers: Mapping[str, Deserializer], row: Row) -> Row:
     headers = partial(headers_of, row)
     made = {name: made_of(one, row[name], row["topic"], name, headers) for name, one in deserializers.items()}
     return replaced(row, made)
+
+
+def _kind_of_row(row: Row) -> Hashable:
+    return column(row, "topic"), kind_of_bytes(column(row, "key")), kind_of_bytes(column(row, "value"))
 
 
 def _row_span(
