@@ -100,7 +100,8 @@ def judged_decoding(error: Exception) -> Exception:
     if any(map(_is_outage, chain)):
         return OutageError(error)
     wrong = (ValueError, TypeError, LookupError, ArithmeticError, EOFError, AttributeError, AssertionError)
-    if _is_a(error, wrong) or _names_of(error) & UNDECODABLE or type(error).__module__ == "struct":
+    # Also what came of one: a class of the user's own, raised from what a library says of the bytes.
+    if any(_is_a(one, wrong) or _names_of(one) & UNDECODABLE or type(one).__module__ == "struct" for one in chain):
         return UndecodableError(error)
     return error
 

@@ -472,3 +472,35 @@ def test_the_broker_judges_how_large_an_output_may_be(stage: Stage) -> None:
     Admin({"bootstrap.servers": stage.servers}).create_topics({out: 1})
     write(stage, [b"x"])
     assert stage.run(lambda _: kl.Output(out, value=b"y" * 1_040_000)).processed == 1
+
+
+def exits(*_: Any, **__: Any) -> Any:
+    raise SystemExit(3)
+
+
+class Exits(kl.RebalanceListener):
+    def on_assigned(self, partitions: Any) -> None:
+        exits()
+
+
+BESIDE: dict[str, dict[str, Any]] = {
+    "on_commit": {"on_commit": exits},
+    "on_committed": {"on_committed": exits},
+    "rebalance_listener.on_assigned": {"rebalance_listener": Exits()},
+    "Retries.delay_ms": {"handler": exits, "retries": kl.Retries(delay_ms=exits)},
+    "Breaker.target": {"handler": exits, "breaker": kl.Breaker(target=exits)},
+    "Commit.metadata": {"commit": kl.Commit(metadata=exits), "ordering": "partition"},
+    "start_offsets": {"commit": kl.External(start_offsets=exits)},
+    "on_foreign_metadata": {"commit": kl.Commit(on_foreign_metadata=exits)},
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_user_code_beside_the_handler_ends_no_run_without_its_name(stage: Stage, name: str) -> None:
+    """Not even by what ends a thread in silence."""
+    stage.create(1)
+    write(stage, [b"x"])
+    if name == "on_foreign_metadata":
+        commit(stage, Offset(stage, 0, "somebody else's"))
+    with pytest.raises(kl.HandlerError, match=rf"{name}.* raised SystemExit"):
+        stage.run(**({"handler": lambda _: None} | BESIDE[name]))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from keylane.errors import Fatal, PeerError, RetryAfter
+from keylane.errors import Fatal, OutageError, PeerError, RetryAfter, UndecodableError
 from keylane.flow.breakers import Breakers
 from keylane.flow.workers.calls import failure_of
 from keylane.foreign_errors import (
@@ -19,6 +19,7 @@ from keylane.foreign_errors import (
     UnloadedError,
     class_of,
     is_one_of,
+    judged_decoding,
     leaves_of,
     line_of,
     retry_after_ms,
@@ -102,6 +103,28 @@ def test_a_group_is_what_it_holds() -> None:
 def test_a_delay_that_no_clock_has_is_the_longest_there_is() -> None:
     assert retry_after_ms(RetryAfter(10**400)) == MAX_RETRY_AFTER_MS
     assert retry_after_ms(RetryAfter(-5)) == 0
+
+
+def test_what_an_error_of_a_deserializer_means() -> None:
+    """By its class, and by what it came of; what nobody knows stays as it is."""
+
+    class OwnError(Exception):
+        """As people raise them around what a library says."""
+
+    def raised(error: Exception, cause: Exception | None) -> Exception:
+        try:
+            raise error from cause
+        except Exception as found:
+            return judged_decoding(found)
+
+    assert isinstance(raised(OwnError(), ValueError("no JSON")), UndecodableError)
+    assert isinstance(raised(UnicodeDecodeError("utf-8", b"x", 0, 1, "bad"), None), UndecodableError)
+    assert isinstance(raised(OwnError(), ConnectionRefusedError()), OutageError)
+    assert isinstance(raised(ValueError(), TimeoutError()), OutageError)
+    for own in (OwnError(), Fatal("never"), RetryAfter(5), PeerError("Kafka's")):
+        assert raised(own, None) is own
+    error = raised(OwnError("why"), ValueError())
+    assert (class_of(error).rpartition(".")[2], text_of(error)) == ("OwnError", "why")
 
 
 def test_what_stands_for_an_error_of_another_process_travels() -> None:

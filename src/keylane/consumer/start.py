@@ -243,7 +243,7 @@ class StartRule:
     def _asked(self, rule: Callable[..., Any], found: Committed, base: int, where: str) -> OffsetMap | None:
         try:
             made = rule(found.topic, found.partition, base, found.metadata)
-        except Exception as error:
+        except BaseException as error:  # as above
             raise HandlerError(f"{where}: on_foreign_metadata raised {line_of(error)}") from error
         if made is None:
             return None

@@ -208,7 +208,7 @@ class Starts:
         assert isinstance(commit, External), commit
         try:
             given = commit.start_offsets(list(names))
-        except Exception as error:
+        except BaseException as error:  # whatever it is: the user's thread is told
             raise HandlerError(f"start_offsets({names}) raised {line_of(error)}") from error
         return [self._given(name, given) for name in names]
 
