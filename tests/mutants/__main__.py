@@ -3,6 +3,7 @@
     make mutants                          # all of them
     make mutants ARGS="--only tracker"    # those whose words, aim, test or rule contain this
     make mutants ARGS="--list"
+    make mutants ARGS="--random 500 --seed 1"    # small changes anywhere in the packages that keep the guarantees
 
 The exit code is 1 when a mutant lives, is not aimed well, or when a test fails without any.
 """
@@ -19,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from mutants import random_faults
 from mutants.aims import AimError, broken
 from mutants.all import MUTANTS
 from mutants.forks import ROOT, environment, pytest_arguments, run
@@ -45,7 +47,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--list", action="store_true", help="print them, and run nothing")
     parser.add_argument("--workers", type=int, default=2, help="tests at once (default: %(default)s)")
     parser.add_argument("--no-baseline", action="store_true", help="do not run the tests without any mutant first")
+    parser.add_argument("--random", type=int, metavar="COUNT", help="so many small changes that are drawn, instead")
+    parser.add_argument("--seed", type=int, default=1, help="of what is drawn (default: %(default)s)")
+    parser.add_argument("--results", type=Path, help="a file of JSON lines for what is drawn; goes on where it ends")
     chosen = parser.parse_args(arguments)
+    if chosen.random is not None:
+        return random_faults.main(chosen.random, chosen.seed, chosen.workers, chosen.results)
     mutants = [one for one in MUTANTS if chosen.only in f"{one.breaks} {one.at} {one.test} {one.rule}"]
     if chosen.list:
         for one in mutants:

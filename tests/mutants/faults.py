@@ -119,8 +119,7 @@ def argument(function: str, which: int | str, text: str) -> Fault:
 
 
 def value_of(name: str, text: str) -> Fault:
-    """What is assigned to this name or attribute, stands in a dictionary under it, or is a default of it, is another
-    one."""
+    """Another value is assigned to this name or attribute, or stands in a dictionary under it."""
 
     def apply(root: ast.AST) -> int:
         found = list(_values_of(name, root))
