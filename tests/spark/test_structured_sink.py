@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql.functions import array, col, expr, lit, struct
 
+from keylane.errors import UsageError
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import read_to_end
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def servers(broker: BrokerProcess) -> str:
-    names = {"rows": 2, "headers": 1, "left": 1, "right": 1, "in": 2, "out": 2}
+    names = {"rows": 2, "headers": 1, "left": 1, "right": 1, "in": 2, "out": 2, "counted": 1, "counts": 1}
     Admin({"bootstrap.servers": broker.bootstrap}).create_topics(names)
     return broker.bootstrap
 
@@ -52,8 +53,8 @@ def test_topic_partition_and_headers_come_from_columns(spark: SparkSession, serv
     )
     rows.write.format("keylane").mode("append").option("kafka.bootstrap.servers", servers).save()
     assert sorted(one.value or b"" for one in records(servers, "left")) == [b"0", b"2"]
-    assert records(servers, "right")[0].headers == []
-    options = {"kafka.bootstrap.servers": servers, "topic": "headers", "includeHeaders": "true"}
+    assert records(servers, "right")[0].headers == [("h", b"x")]
+    options = {"kafka.bootstrap.servers": servers, "topic": "headers"}
     rows.drop("topic").write.format("keylane").mode("append").options(**options).save()
     assert [one.headers for one in records(servers, "headers")] == [[("h", b"x")]] * 4
 
@@ -85,3 +86,23 @@ def test_what_cannot_be_written_fails(spark: SparkSession, servers: str, column:
     options = {"kafka.bootstrap.servers": servers, "kafka.message.timeout.ms": "3000", "topic": topic}
     with pytest.raises(Exception, match=says):
         spark.range(1).selectExpr(column).write.format("keylane").mode("append").options(**options).save()
+
+
+def test_a_whole_result_is_written_each_time_and_update_is_refused_by_name(
+    spark: SparkSession, servers: str, tmp_path: Path
+) -> None:
+    options = {"kafka.bootstrap.servers": servers}
+    spark.range(4).selectExpr("cast(id % 2 as string) key", "'v' value").write.format("keylane").mode("append").options(
+        topic="counted", **options
+    ).save()
+    source = spark.readStream.format("keylane").options(subscribe="counted", startingOffsets="earliest", **options)
+    counts = source.load().groupBy("key").count().selectExpr("key", "cast(count as string) value")
+    writer = counts.writeStream.format("keylane").options(
+        topic="counts", checkpointLocation=str(tmp_path / "c"), **options
+    )
+    with pytest.raises(UsageError, match="take complete, or write each batch, foreachBatch"):
+        writer.outputMode("update")
+    writer = writer.option("checkpointLocation", str(tmp_path / "c"))
+    query = writer.outputMode("complete").trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    assert sorted((one.key, one.value) for one in records(servers, "counts")) == [(b"0", b"2"), (b"1", b"2")]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer
+from pyspark.errors import StreamingQueryException
 
 import keylane as kl
 from keylane.kafka import exact
@@ -246,3 +247,13 @@ def test_progress_has_offsets_and_what_is_latest(spark: SparkSession, servers: s
         query.stop()
     assert sum(Plan.from_json(json.loads(source.endOffset)).next.values()) in (45, 90)
     assert json.loads(source.latestOffset) == {"numbers": {"0": 30, "1": 30, "2": 30}}
+
+
+def test_a_wrong_option_of_a_stream_is_the_only_error(spark: SparkSession, servers: str, tmp_path: Path) -> None:
+    options = {"kafka.bootstrap.servers": servers, "subscribe": "in", "maxOffsetsPerTrigger": "many"}
+    writer = spark.readStream.format("keylane").options(**options).load().writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path / "c")).start()
+    with pytest.raises(StreamingQueryException) as raised:
+        query.awaitTermination(60)
+    assert "maxOffsetsPerTrigger='many': give a whole number of at least 1" in str(raised.value)
+    assert "UnboundLocalError" not in str(raised.value)

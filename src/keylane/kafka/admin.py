@@ -202,6 +202,16 @@ class Admin:
         found = str(self._ask(f"describe topic {topic!r}", attempt).topic_id)
         return "" if found == NO_TOPIC_ID else found
 
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """The same for several topics in one question, of those that are there and have one."""
+
+        def attempt(timeout_s: float) -> dict[str, str]:
+            futures = self._client.describe_topics(TopicCollection(sorted(topics)), request_timeout=timeout_s)
+            found = {name: _id_of(future, timeout_s) for name, future in futures.items()}
+            return {name: one for name, one in found.items() if one}
+
+        return self._ask("describe the topics", attempt)
+
     def create_topics(
         self,
         partitions: Mapping[str, int],
@@ -506,6 +516,17 @@ def _answer(future: Future[Any], timeout_s: float) -> Any:
         return future.result(timeout_s + _GRACE_S)
     except FutureTimeoutError:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer")) from None  # noqa: SLF001 - the client's name
+
+
+def _id_of(future: Future[Any], timeout_s: float) -> str:
+    """Empty for a topic that is not there, or of which the broker knows no id."""
+    try:
+        found = str(_answer(future, timeout_s).topic_id)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return ""
+        raise
+    return "" if found == NO_TOPIC_ID else found
 
 
 def _numbers(offsets: Mapping[Partition, LedOffset | None]) -> dict[Partition, int | None]:

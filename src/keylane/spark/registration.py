@@ -51,8 +51,8 @@ def begin() -> None:
     _check_before_use()
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - there is no public way to ask
         for session in {SparkSession.getActiveSession(), SparkSession._instantiatedSession}:  # noqa: SLF001
-            if session is not None:
-                offer(session)
+            if hasattr(session, "_jsparkSession"):  # not of Spark Connect, whose server may run in this process
+                offer(session)  # type: ignore[arg-type]
 
 
 def _hear_of_sessions() -> None:
@@ -108,6 +108,35 @@ def _check_before_use() -> None:
     readers_and_writers: tuple[Any, ...] = (DataFrameReader, DataFrameWriter, DataStreamReader, DataStreamWriter)
     for one in readers_and_writers:
         one.format = checked(one.format)
+    _check_output_mode()
+
+
+def _check_output_mode() -> None:
+    """Refuses `update` with what to write instead: Spark says, once the query runs, that no sink in Python has it."""
+    writer: Any = DataStreamWriter
+    given_format, given_mode = writer.format, writer.outputMode
+
+    @wraps(given_format)
+    def format_(self: Any, source: str) -> Any:
+        self._keylane_sink = source.lower() == NAME
+        _check_update(self)
+        return given_format(self, source)
+
+    @wraps(given_mode)
+    def output_mode(self: Any, outputMode: str) -> Any:  # noqa: N803 - Spark's name
+        self._keylane_mode = str(outputMode).lower()
+        _check_update(self)
+        return given_mode(self, outputMode)
+
+    writer.format, writer.outputMode = format_, output_mode
+
+
+def _check_update(writer: Any) -> None:
+    if getattr(writer, "_keylane_sink", False) and getattr(writer, "_keylane_mode", "") == "update":
+        raise UsageError(
+            f'outputMode("update"): Spark has it for no sink in Python: take complete, or write each batch, '
+            f'foreachBatch(lambda batch, _: batch.write.format("{NAME}").mode("append").options(…).save())'
+        )
 
 
 def _check(context: Any) -> None:

@@ -22,7 +22,16 @@ def test_user_and_password_of_a_jaas_line(module: str) -> None:
 @pytest.mark.parametrize(
     ("java", "says"),
     [
-        ({"sasl.jaas.config": "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true;"}, "PlainLogin"),
+        (
+            {"sasl.jaas.config": "com.sun.security.auth.module.Krb5LoginModule required;"},
+            "kerberos.keytab",
+        ),
+        ({"sasl.jaas.config": "x.OAuthBearerLoginModule required;"}, "oauthbearer.method=oidc"),
+        ({"sasl.jaas.config": "x.OtherLoginModule required;"}, "PlainLogin"),
+        ({"partition.assignment.strategy": "org.acme.MyAssignor"}, "give range, roundrobin, cooperative-sticky"),
+        ({"ssl.enabled.protocols": "TLSv1,TLSv1.1"}, "TLS 1.2 and 1.3 are spoken here"),
+        ({"schema.registry.url": "http://x"}, "keylane.schema"),
+        ({"partitioner.class": "RoundRobinPartitioner"}, "a column partition"),
         ({"sasl.jaas.config": "x.PlainLoginModule required username=anna;"}, "username and password"),
         ({"ssl.truststore.location": "/etc/trust.jks"}, "kafka.ssl.ca.location"),
         ({"ssl.truststore.type": "JKS"}, "convert it to PEM"),
@@ -38,3 +47,14 @@ def test_a_pem_trust_store_is_a_ca_location() -> None:
     assert translate({"ssl.truststore.location": "ca.pem"}) == {"ssl.ca.location": "ca.pem"}
     java = {"ssl.truststore.location": "x", "ssl.truststore.type": "pem"}
     assert translate(java) == {"ssl.ca.location": "x"}
+
+
+def test_what_people_write_for_sparks_connector_means_the_same_here() -> None:
+    assert translate({"ssl.endpoint.identification.algorithm": ""}) == {"ssl.endpoint.identification.algorithm": "none"}
+    assert translate({"max.request.size": "5000000"}) == {"message.max.bytes": "5000000"}
+    java = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor,org.apache.kafka.clients.consumer.RangeAssignor"
+    assert translate({"partition.assignment.strategy": java}) == {
+        "partition.assignment.strategy": "cooperative-sticky,range"
+    }
+    without = {"default.api.timeout.ms": "1", "ssl.enabled.protocols": "TLSv1.2,TLSv1.3", "ssl.cipher.suites": ""}
+    assert translate(without) == {}

@@ -99,12 +99,10 @@ def test_broker_and_group_are_needed(name: str) -> None:
         GroupCommits({key: value for key, value in KAFKA.items() if key != name})
 
 
-def test_of_two_sources_of_a_partition_the_slower_one_counts() -> None:
+@pytest.mark.parametrize("offsets", [(40, 13), (13, 40)])
+def test_of_two_sources_of_a_partition_the_slower_one_counts(member: Member, offsets: tuple[int, int]) -> None:
     """Whichever Spark names first."""
-    for offsets in ((40, 13), (13, 40)):
-        listener, member = GroupCommits(KAFKA), Member()
-        listener._member = member  # type: ignore[assignment]
-        sources = [SimpleNamespace(endOffset=json.dumps({"t": {"0": offset}})) for offset in offsets]
-        event: Any = SimpleNamespace(progress=SimpleNamespace(name=None, runId="run", sources=sources))
-        listener.onQueryProgress(event)
-        assert member.commits == [{T0: 13}]
+    sources = [SimpleNamespace(endOffset=json.dumps({"t": {"0": offset}})) for offset in offsets]
+    event: Any = SimpleNamespace(progress=SimpleNamespace(name=None, runId="run", sources=sources))
+    GroupCommits(KAFKA).onQueryProgress(event)
+    assert member.commits == [{T0: 13}]

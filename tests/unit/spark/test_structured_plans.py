@@ -128,3 +128,34 @@ def test_what_the_group_had_complete_beyond_the_batch_stays_complete() -> None:
     assert group_offsets(Plan("q", 1, {T0: 5}, {T0: 6}, done)) == {T0: OffsetMap(7, [7], 9)}
     assert group_offsets(Plan("q", 1, {T0: 5}, {T0: 8}, done)) == {T0: OffsetMap(10)}
     assert group_offsets(Plan("q", 1, {T0: 5}, {T0: 8}, done), [("t", 0, 5)]) == {T0: OffsetMap(5, [5], 9)}
+
+
+def test_a_topic_that_was_made_anew_starts_again_or_fails() -> None:
+    """Also where the new one has more records than the old one had: its offsets look as if the query could go on."""
+    before = Plan("q", 3, {T0: 0}, {T0: 5}, ids={"t": "old"})
+    with pytest.raises(PeerError, match="the topic t was deleted and made anew, and 5 of the old t-0 is next"):
+        follow(before, STARTS, {T0: 9}, ids={"t": "new"})
+    plan = follow(before, STARTS, {T0: 9}, ids={"t": "new"}, fail_on_data_loss=False)
+    assert (plan.spans(), plan.ids) == ({T0: ((0, 9),)}, {"t": "new"})
+    assert Plan.from_json(plan.to_json()) == plan
+    assert follow(before, STARTS, {T0: 9}, ids={"t": "old"}).spans() == {T0: ((5, 9),)}
+    assert follow(Plan("q", 3, {T0: 0}, {T0: 5}), STARTS, {T0: 9}, ids={"t": "x"}).ids == {"t": "x"}
+
+
+def test_a_topic_that_the_options_name_no_more_was_not_deleted() -> None:
+    before = Plan("q", 3, {T0: 0, ("u", 0): 0}, {T0: 5, ("u", 0): 5})
+    with pytest.raises(PeerError, match="the checkpoint reads u, which the query's options do not name any more"):
+        follow(before, STARTS, {T0: 9}, reads="t".__eq__)
+    with pytest.raises(PeerError, match="do not exist any more: records were deleted"):
+        follow(before, STARTS, {T0: 9})
+    assert follow(before, STARTS, {T0: 9}, reads="t".__eq__, fail_on_data_loss=False).spans() == {T0: ((5, 9),)}
+
+
+def test_an_offset_of_sparks_own_source_is_where_the_query_stands() -> None:
+    plan = Plan.taken_over({"t": {"0": 10, "1": 3}})
+    assert (plan.id, plan.seq, plan.next) == ("", 0, {T0: 10, T1: 3})
+    ours = Plan("q", 3, {T0: 0}, {T0: 5}, ids={"t": "old"})
+    assert Plan.taken_over(ours.to_json()) == ours
+    for other in ({"logOffset": 3}, {"t": {"0": "x"}}, {"t": {"a": 3}}, {}):
+        with pytest.raises(PeerError, match="which is not of this source"):
+            Plan.taken_over(other)

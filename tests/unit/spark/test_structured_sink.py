@@ -69,7 +69,7 @@ def test_rows_become_outputs() -> None:
         Output("b"),
     ]
     fixed = SinkOptions({}, "fixed")
-    assert [(one.topic, one.headers) for one in sink_rows(batch, fixed).outputs()] == [
+    assert [(one.topic, tuple(one.headers)) for one in sink_rows(batch, fixed).outputs()] == [
         ("fixed", (("h", b"1"),)),
         ("fixed", ()),
     ]

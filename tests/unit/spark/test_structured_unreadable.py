@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -123,3 +124,22 @@ def test_answers_are_handed_on_before_they_are_too_many_bytes() -> None:
     made = [*MapTask(step, IN, texts)(iter([batch()]))]
     assert sum(one.num_rows for one in made) == 9
     assert max(one.num_rows for one in made) <= 3
+
+
+def test_nothing_starts_while_large_answers_wait_for_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a task holds few of them, however many rows there are."""
+    monkeypatch.setattr("keylane.spark.structured.row_engine.MAX_ANSWER_BYTES", 20_000)
+    monkeypatch.setattr("keylane.spark.structured.row_task.BATCH_BYTES", 10_000)
+    texts = StructType([StructField("n", StringType())])
+    begun: list[int] = []
+
+    async def large(row: Any) -> Any:
+        begun.append(row.offset)
+        return {"n": "x" * 10_000}
+
+    step = RowMap(large, texts, max_concurrency=1)
+    made = MapTask(step, IN, texts)(batch() for _ in range(40))
+    next(made)
+    time.sleep(0.3)  # in which nothing more may start
+    assert len(begun) < 20
+    assert 1 + sum(one.num_rows for one in made) == len(begun) == 120

@@ -77,6 +77,7 @@ class OlderStreamReader(DataSourceStreamReader):
                 plan.next,
                 fail_on_data_loss=self._options.fail_on_data_loss,
                 epochs=plan.epochs,
+                ids=plan.ids,
                 changes=self._asked.changes(before, starts, dict(plan.next)),
             )
             if plan is before:
@@ -98,7 +99,7 @@ class OlderStreamReader(DataSourceStreamReader):
 
     def _first(self) -> Plan:
         starts, maps = self._asked.resolve(self._options.start, self._asked.partitions())
-        return Plan(uuid.uuid4().hex, 0, starts, starts, maps, self._asked.epochs)
+        return Plan(uuid.uuid4().hex, 0, starts, starts, maps, self._asked.epochs, ids=self._asked.ids(starts))
 
     def _to_the_ends(self, before: Plan) -> Plan:
         names: list[TopicPartition] = self._asked.partitions()
@@ -111,4 +112,6 @@ class OlderStreamReader(DataSourceStreamReader):
             fail_on_data_loss=self._options.fail_on_data_loss,
             epochs=self._asked.epochs,
             changes=self._asked.changes(before, starts, known),
+            ids=self._asked.ids({*before.next, *known}) if known != before.next else None,
+            reads=self._options.subscription.reads,
         )

@@ -17,7 +17,7 @@ from keylane.offsets import OffsetMap, decode, encode
 from keylane.spark.structured import spans
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from keylane.spark.structured.options import TopicPartition
     from keylane.spark.structured.spans import Spans
@@ -44,6 +44,9 @@ class Plan:
     those of plans of earlier versions, and where leaders have none."""
     redo: int | None = None
     """The Spark batch whose carry-over list is run again."""
+    ids: Mapping[str, str] = field(default_factory=dict)
+    """Of the topics, by name: one that was deleted and made anew has another. Without those of plans of earlier
+    versions."""
 
     def spans(self, carried: Iterable[tuple[str, int, int]] = ()) -> dict[TopicPartition, Spans]:
         """The offsets to read, given the records (topic, partition, offset) of the list `redo`."""
@@ -63,7 +66,23 @@ class Plan:
             made["epochs"] = _nested(self.epochs)
         if self.redo is not None:
             made["redo"] = self.redo
+        if self.ids:
+            made["ids"] = dict(self.ids)
         return made
+
+    @classmethod
+    def taken_over(cls, fields: Mapping[str, Any]) -> Plan:
+        """The same, and of an offset of Spark's own Kafka source the plan of a query that begins there.
+
+        Raises `PeerError` for any other.
+        """
+        try:
+            offsets = {name: int(offset) for name, offset in _flat(fields).items() if type(offset) is int}
+        except (ValueError, AttributeError):
+            return cls.from_json(fields)
+        if not offsets or len(offsets) < sum(map(len, fields.values())):
+            return cls.from_json(fields)
+        return cls("", 0, offsets, offsets)
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Plan:
@@ -78,11 +97,12 @@ class Plan:
                 done,
                 _flat(fields.get("epochs", {})),
                 fields.get("redo"),
+                dict(fields.get("ids", {})),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise PeerError(
                 f"the checkpoint holds the offset {str(fields)[:200]}, which is not of this source: use a new "
-                "checkpoint, with startingOffsets=committed to go on where a group stands"
+                "checkpoint, with startingOffsets=… to go on there (the same JSON, where it has topics and offsets)"
             ) from None
 
 
@@ -98,31 +118,39 @@ def follow(
     fail_on_data_loss: bool = True,
     epochs: Mapping[TopicPartition, int] | None = None,
     changes: Mapping[TopicPartition, int] | None = None,
+    ids: Mapping[str, str] | None = None,
+    reads: Callable[[str], bool] = lambda _: True,
 ) -> Plan:
     """The plan after `before`; `before` itself when there is nothing to do.
 
     `carried` counts the records of the list `redo`, and `due` says whether one of them may be tried; `epochs` are those
-    of the leaders that told `log_ends`, and `changes` from which offset on logs have other records than when `before`
-    was planned. Raises `PeerError` when records that were not read are no longer there, or were read and are others
-    now, unless that is accepted.
+    of the leaders that told `log_ends`, `changes` from which offset on logs have other records than when `before` was
+    planned, `ids` those of the topics, and `reads` says of a topic whether the query's options name it. Raises
+    `PeerError` when records that were not read are no longer there, or were read and are others now, unless that is
+    accepted.
     """
-    carried, epochs, changes = carried or {}, epochs or {}, changes or {}
-    start = _start(before, log_starts, log_ends, changes, fail_on_data_loss=fail_on_data_loss)
+    carried, epochs, changes, ids = carried or {}, epochs or {}, changes or {}, ids or {}
+    anew = {topic for topic, known in before.ids.items() if ids.get(topic, known) != known}
+    _check_gone(before, log_ends, reads, fail_on_data_loss=fail_on_data_loss)
+    start = _start(before, log_starts, log_ends, changes, anew, fail_on_data_loss=fail_on_data_loss)
     available = {
         name: log_ends[name] - first
         for name, first in start.items()
         if log_ends[name] > first and carried.get(name, 0) <= CARRIED_A_PARTITION
     }
     taken = available if limit is None else spans.shares(available, limit)
-    went_back = any(start[name] < stop for name, stop in before.next.items() if name in start)
-    if not any(taken.values()) and not due and not went_back:  # an empty batch remembers that a log was cut
+    went_back = bool(anew) or any(start[name] < stop for name, stop in before.next.items() if name in start)
+    if (
+        not any(taken.values()) and not due and not went_back and not anew
+    ):  # an empty batch remembers that a log was cut
         return before
     stops = {name: first + taken.get(name, 0) for name, first in start.items()}
     done = {name: _cut(some, changes.get(name)) for name, some in before.done.items() if name in start}
+    done = {name: some for name, some in done.items() if name[0] not in anew}
     done = {name: some for name, some in done.items() if not _passed(some, start[name])}
     led = {name: epochs.get(name, before.epochs.get(name, -1)) for name in start}
     known = {name: epoch for name, epoch in led.items() if epoch >= 0}
-    return Plan(before.id, before.seq + 1, start, stops, done, known, redo if carried else None)
+    return Plan(before.id, before.seq + 1, start, stops, done, known, redo if carried else None, {**before.ids, **ids})
 
 
 def group_offsets(plan: Plan, carried: Iterable[tuple[str, int, int]] = ()) -> dict[TopicPartition, OffsetMap]:
@@ -162,16 +190,19 @@ def _start(
     log_starts: Mapping[TopicPartition, int],
     log_ends: Mapping[TopicPartition, int],
     changes: Mapping[TopicPartition, int],
+    anew: Collection[str],
     *,
     fail_on_data_loss: bool,
 ) -> dict[TopicPartition, int]:
     """Where each partition goes on. A new one starts at its log start."""
-    if gone := sorted(set(before.next) - set(log_ends)):
-        _lost(f"partitions {gone} do not exist any more", fail=fail_on_data_loss)
     start = {}
     for name, end in sorted(log_ends.items()):
         first = before.next.get(name, log_starts[name])
-        if first < log_starts[name]:
+        if name[0] in anew and name in before.next:
+            text = f"the topic {name[0]} was deleted and made anew, and {first} of the old {name[0]}-{name[1]} is next"
+            _lost(text, fail=fail_on_data_loss)
+            first = log_starts[name]
+        elif first < log_starts[name]:
             _lost(f"{name[0]}-{name[1]} starts at {log_starts[name]}, and {first} is next", fail=fail_on_data_loss)
             first = log_starts[name]
         elif first > (cut := changes.get(name, first)):
@@ -182,6 +213,19 @@ def _start(
             first = end
         start[name] = first
     return start
+
+
+def _check_gone(
+    before: Plan, log_ends: Mapping[TopicPartition, int], reads: Callable[[str], bool], *, fail_on_data_loss: bool
+) -> None:
+    gone = sorted(set(before.next) - set(log_ends))
+    if left := sorted({topic for topic, _ in gone if not reads(topic)}):
+        text = f"the checkpoint reads {', '.join(left)}, which the query's options do not name any more"
+        if fail_on_data_loss:
+            raise PeerError(f"{text}: name it again, or set failOnDataLoss=false to go on without it")
+        logger.warning("%s: going on without it (failOnDataLoss=false)", text)
+    if deleted := [name for name in gone if name[0] not in left]:
+        _lost(f"partitions {deleted} do not exist any more", fail=fail_on_data_loss)
 
 
 def _lost(text: str, *, fail: bool) -> None:

@@ -55,6 +55,15 @@ logger = logging.getLogger("keylane.spark")
 MAX_PENDING = 20_000
 """Rows taken from Spark and not given back: bounds a task's memory."""
 
+MAX_PENDING_BYTES = 64 << 20
+"""Of those rows, about; but as many rows as may run at once."""
+
+MAX_ANSWER_BYTES = 64 << 20
+"""Of large answers that Spark has not taken: so long nothing more starts."""
+
+LARGE_BYTES = 4_096
+"""What a large answer has at least: those below are few bytes, by MAX_PENDING."""
+
 WORTH_WAKING = 100
 """Results that the task's thread waits for: each of its turns takes the interpreter's lock from the handlers."""
 
@@ -102,6 +111,8 @@ _ALL = 1 << 62
 """A number that no row has."""
 _STOP = object()
 """In the inbox: start nothing more."""
+_ANSWERS = object()
+"""In the inbox: the answers that wait for Spark have come to be too many bytes, or few enough again."""
 _NO_MORE = object()
 """In the inbox: nothing more is fed."""
 
@@ -116,13 +127,20 @@ class RowEngine:
         name_of: Callable[[Carried, int], str],
         held: Held | None = None,
         auto: Callable[[int], AutoLimit] = AutoLimit,
+        size_of: Callable[[Carried], int] = lambda _: 0,
     ) -> None:
         """`options.handler` gets the values that are fed; those with the same key run one after another, unless
-        unordered. `made` says what is given back for one, `name_of` how errors name it, and `auto` makes the
-        automatic limit, of at most so many. A row that `held` gives a result for does not run."""
+        unordered. `made` says what is given back for one, `name_of` how errors name it, and `auto` makes the automatic
+        limit, of at most so many; `size_of` says how many bytes something that is given back has. A row that `held`
+        gives a result for does not run."""
         self._made = made
         self._name_of = name_of
-        self._results: deque[tuple[int, Carried]] = deque()
+        self._results: deque[tuple[int, Carried, int]] = deque()
+        self._size_of = size_of
+        self._answer_bytes = 0
+        """Of the large ones among the results."""
+        self._answers = threading.Lock()
+        """Guards that number: workers and the task's thread change it."""
         self._wanted: float = math.inf
         """How many results the task's thread waits for, while it does."""
         self._over = False
@@ -131,6 +149,8 @@ class RowEngine:
         self._next = 0
         self.pending: dict[int, tuple[Carried, bytes | None]] = {}
         """What was fed and has not come back, by number, in that order."""
+        self.bytes_a_row = 0.0
+        """About; the task's thread may set it."""
         self.counters: Counter[str] = Counter()
         self._inbox = Inbox()
         waits = options.rates != Rates() or options.max_concurrency == "auto" or options.not_before is not None
@@ -191,15 +211,22 @@ class RowEngine:
             if self._begun is not None and self.pending:
                 self._wait_for_first_calls(self._begun)
             while True:
-                results = self.pop_results(wait=len(self.pending) >= MAX_PENDING)
+                results = self.pop_results(wait=self._is_full)
                 if results is None:
                     return
                 yield from results
-                if len(self.pending) < MAX_PENDING:
+                if not self._is_full:
                     break
         self._inbox.put(_NO_MORE)
         while self.pending and (results := self.pop_results(wait=True)) is not None:
             yield from results
+
+    @property
+    def _is_full(self) -> bool:
+        count = len(self.pending)
+        if count * self.bytes_a_row > MAX_PENDING_BYTES:
+            return count >= self._workers.concurrency
+        return count >= MAX_PENDING
 
     def feed(self, rows: Iterable[tuple[Carried, bytes | None]]) -> None:
         """Hand over values with their keys."""
@@ -224,9 +251,11 @@ class RowEngine:
         over = self._over
         results: list[Carried] = []
         while self._results:
-            number, result = self._results.popleft()
+            number, result, size = self._results.popleft()
             del self.pending[number]
             results.append(result)
+            if size:
+                self._count_answer(-size)
         if results or not over:
             return results
         self._thread.join()
@@ -291,9 +320,21 @@ class RowEngine:
             self._there.set()
 
     def _give(self, row: FedRow, result: Carried) -> None:
-        self._results.append((row.number, result))
+        size = self._size_of(result)
+        if size < LARGE_BYTES:
+            size = 0
+        else:
+            self._count_answer(size)
+        self._results.append((row.number, result, size))
         if len(self._results) >= self._wanted:
             self._there.set()
+
+    def _count_answer(self, size: int) -> None:
+        with self._answers:
+            before, self._answer_bytes = self._answer_bytes, self._answer_bytes + size
+            after = self._answer_bytes
+        if (before > MAX_ANSWER_BYTES) != (after > MAX_ANSWER_BYTES):
+            self._inbox.put(_ANSWERS)
 
     # --- the loop's ---
 
@@ -322,6 +363,9 @@ class RowEngine:
                 return False
             if event is _NO_MORE:
                 self._flow.end_lingering()
+            if event is _ANSWERS:
+                self._source.pause(is_paused=self._answer_bytes > MAX_ANSWER_BYTES)
+                self._flow.offer(self._source)
             if isinstance(event, list):
                 self._source.feed([row.number for row in event], event)
                 self._flow.offer(self._source)

@@ -31,7 +31,7 @@ from keylane.spark.structured.rows import RECORD, Outcome, Returns, RowReader, R
 from keylane.spark.structured.worker_gc import spare_modules_from_gc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
     from pyspark.sql import Row
@@ -190,6 +190,7 @@ class RowRun:
             name_of,
             held=None if carry is None else carry.held,
             auto=partial(limit_of, options.counts.step),
+            size_of=_size_of,
         )
         self._processed = self._skipped = self._put_off = 0
 
@@ -203,9 +204,7 @@ class RowRun:
         engine, carry = self._engine, self._carry
         if sort_by:
             batches = sorted_here(batches, sort_by, _MANY)
-        feeds: Iterator[list[tuple[Row, bytes | None]]] = (
-            self._reader.rows(part) for batch in batches for part in _slices(batch)
-        )
+        feeds = self._rows_of(batches)
         if carry is not None:
             feeds = map(carry.wanted, feeds)
         if self._kept is not None:
@@ -214,6 +213,15 @@ class RowRun:
             yield from engine.run(feeds)
         for row, key in [*engine.pending.values(), *(row for rows in feeds for row in rows)]:
             yield Outcome(row, None, None, 0, 0.0, key, carried=True)  # of a batch that came to its deadline
+
+    def _rows_of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[tuple[Row, bytes | None]]]:
+        """Few rows at a time, of which the first run while the others are made; fewer where they are large."""
+        for batch in batches:
+            size = batch.nbytes / max(1, batch.num_rows)
+            count = max(1, min(_MANY, int(SLICE_BYTES / max(1.0, size))))
+            for start in range(0, batch.num_rows, count):
+                self._engine.bytes_a_row = size
+                yield self._reader.rows(batch.slice(start, count))
 
     def _made(self, fed: FedRow, result: Result, attempt: int, since_s: float) -> Outcome:
         """The workers' and the loop's: what a row came to."""
@@ -272,6 +280,10 @@ class RowRun:
         )
 
 
+def _size_of(outcome: Outcome) -> int:
+    return size_of(outcome.values or ())
+
+
 def flow_of(options: RowOptions, **changes: Any) -> Flow:
     """A step's options as those of the flow in a task: its keys are those of the rows, whatever they are made of."""
     rates = options.rates
@@ -325,9 +337,3 @@ def _stopped_in_time(engine: RowEngine, carry: TaskCarry | None) -> Iterator[Non
         timer.cancel()
         if timer.ident is not None:
             timer.join()
-
-
-def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Few rows at a time, of which the first run while the others are made; fewer where they are large."""
-    rows = max(1, min(_MANY, SLICE_BYTES * batch.num_rows // max(1, batch.nbytes)))
-    return (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))

@@ -6,9 +6,11 @@ Spark pickles readers into tasks, so they hold options and nothing that is open.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
@@ -31,6 +33,8 @@ else:  # `OlderStreamReader` has no use for them
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         """A name for the class below to be made."""
 
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -66,9 +70,12 @@ class KeylaneSource(DataSource):
         return KeylaneReader(parse_source(dict(self.options), streaming=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        self._check_schema(schema)
-        options = parse_source(dict(self.options), streaming=True)
-        return KeylaneStreamReader(options) if ADMISSION.here else OlderStreamReader(options)
+        try:
+            self._check_schema(schema)
+            options = parse_source(dict(self.options), streaming=True)
+            return KeylaneStreamReader(options) if ADMISSION.here else OlderStreamReader(options)
+        except UsageError as error:
+            return RefusedReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> KeylaneWriter:
         if overwrite:
@@ -80,9 +87,9 @@ class KeylaneSource(DataSource):
             )
         return KeylaneWriter(checked(options, ANSWER_S))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> KeylaneStreamWriter:  # noqa: N802
-        if overwrite:
-            raise UsageError('outputMode("complete"): a topic cannot be overwritten; use append or update')
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KeylaneStreamWriter:  # noqa: ARG002, N802
+        """With `overwrite`, in Spark's mode complete, each batch is the whole result; a topic takes it as it takes any
+        other, as by Spark's own sink."""
         options = parse_sink(dict(self.options), schema)
         if options.sink is None:
             return KeylaneStreamWriter(checked(options, FIRST_ANSWER_S), schema)
@@ -117,6 +124,26 @@ class KeylaneReader(DataSourceReader):
         return read(partition, self._options)
 
 
+class RefusedReader(DataSourceStreamReader):
+    """Of options that cannot work: an error where Spark makes a reader would end in one of Spark's own, of a reader
+    that it does not have."""
+
+    def __init__(self, error: UsageError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        raise self._error
+
+    def latestOffset(self, *_: Any, **__: Any) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:  # noqa: ARG002
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        raise self._error
+
+
 class KeylaneStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming query. Lives in one process for the query; tasks get pickled copies for `read`."""
 
@@ -131,13 +158,20 @@ class KeylaneStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         starts, maps = self._asked.resolve(self._options.start, self._asked.partitions())
-        return Plan(uuid.uuid4().hex, 0, starts, starts, maps, self._asked.epochs).to_json()
+        ids = self._asked.ids(starts)
+        return Plan(uuid.uuid4().hex, 0, starts, starts, maps, self._asked.epochs, ids=ids).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         return ReadMaxRows(self._options.max_offsets) if self._options.max_offsets else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        before = Plan.from_json(start)
+        before = Plan.taken_over(start)
+        if not before.id:
+            logger.warning(
+                "the checkpoint is of Spark's own Kafka source: this query goes on where it stands, and that source "
+                "cannot go on from here"
+            )
+            before = replace(before, id=uuid.uuid4().hex)
         carried = self._carried(before)
         due_ms = None if carried is None else carried.next_due_ms()
         after = self._following(before, limit, carried, due_ms)
@@ -153,7 +187,9 @@ class KeylaneStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:
             return []
-        plan = Plan.from_json(end)
+        plan = Plan.taken_over(end)
+        if not plan.id:  # a batch that Spark's own source has planned, and did not finish
+            plan = replace(plan, start={**self._asked.log_starts([*plan.next]), **Plan.taken_over(start).next})
         carried: list[tuple[str, int, int]] = []
         if plan.redo is not None:
             found = self._lists().read(plan.redo)
@@ -238,6 +274,8 @@ class KeylaneStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             fail_on_data_loss=self._options.fail_on_data_loss,
             epochs=self._asked.epochs,
             changes=self._asked.changes(before, starts, ends),
+            ids=self._asked.ids({*before.next, *ends}) if ends != before.next else None,
+            reads=self._options.subscription.reads,
         )
 
     def _must_wait(self, before: Plan, ends: Mapping[TopicPartition, int]) -> bool:

@@ -18,7 +18,7 @@ from keylane.offsets import OffsetMap, decode, encode
 from keylane.spark.structured.options import EARLIEST, LATEST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from keylane.spark.structured.options import Position, SourceOptions, TopicPartition
     from keylane.spark.structured.plans import Plan
@@ -75,6 +75,10 @@ class Topics:
             name: one.leader_epoch for name, one in led.items() if one is not None and one.leader_epoch >= 0
         }
         return {name: one.offset for name in partitions if (one := led[name]) is not None}
+
+    def ids(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:
+        """Of their topics, where the brokers tell them."""
+        return self._ask(lambda: self._admin.topic_ids({topic for topic, _ in partitions}))
 
     def changes(self, plan: Plan, starts: Offsets, ends: Offsets) -> Offsets:
         """From which offset on logs have other records than those that a plan reads, or have none; `starts` and `ends`
