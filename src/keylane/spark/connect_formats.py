@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 
 from keylane.errors import UsageError
+from keylane.foreign_errors import text_of
 from keylane.spark.connect import is_connect
 from keylane.spark.structured.options import NAME
 from keylane.version import __version__
@@ -83,7 +84,7 @@ def _check(session: Any, read: Callable[..., Any]) -> None:
     try:
         read(session.read, NAME).load().schema  # noqa: B018 - asks the server, which wants options as a rule
     except Exception as error:  # of gRPC, of Spark's, of the source itself: what else fails is told when it is used
-        if NOT_FOUND in str(error):
+        if NOT_FOUND in text_of(error):
             raise UsageError(
                 f'format("{NAME}"): the server of this Spark Connect session plans it, and its Python does not have '
                 f"keylane: install keylane[spark] {__version__} there, in the Python that spark.pyspark.python names"

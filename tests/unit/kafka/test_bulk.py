@@ -107,7 +107,7 @@ def test_many_are_handed_over_in_their_order_however_little_room_there_is() -> N
 def test_one_of_many_that_the_client_refuses_is_an_error_that_names_its_topic() -> None:
     client = Narrow(5, most=3)
     producer = producer_of(client)
-    with pytest.raises(PeerError, match="a record for 'some' could not be produced to nowhere:1: MSG_SIZE_TOO_LARGE"):
+    with pytest.raises(PeerError, match="a record was not taken: it is too large for topic 'some', as its broker says"):
         producer.produce_columns("some", None, [b"1", b"1234"])
 
 

@@ -65,7 +65,8 @@ def test_covered_is_what_offset_and_map_say() -> None:
 class Ends:
     """Of the output topic, when a kill is noted."""
 
-    def log_ends(self, names: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int | None]:
+    def log_ends(self, names: Iterable[tuple[str, int]], *, read_committed: bool) -> dict[tuple[str, int], int | None]:
+        assert not read_committed
         return dict.fromkeys(names, 2)
 
 
