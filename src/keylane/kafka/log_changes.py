@@ -65,7 +65,12 @@ def changes_of(
     logs of which nobody can say it, which is logged. `pause` as in `epoch_ends`."""
     if not reached:
         return {}
-    ends = epoch_ends(kafka, {name: one.leader_epoch for name, one in reached.items()}, pause)
+    epochs = {name: one.leader_epoch for name, one in reached.items()}
+    ends = epoch_ends(kafka, epochs, pause)
+    doubtful = {name: epochs[name] for name, end in ends.items() if end < reached[name].offset}
+    if doubtful and not pause():  # a leader that is new may not know its own log's end yet
+        again = epoch_ends(kafka, doubtful, pause)
+        ends |= {name: max(end, ends[name]) for name, end in again.items()}
     return {name: _change(kafka, name, reached[name], end) for name, end in ends.items()}
 
 
