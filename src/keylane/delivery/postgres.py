@@ -2,8 +2,7 @@
 
 The idea: the primary key decides. Two transactions that claim one identity meet in the index: the second waits for the
 end of the first, and then finds its row, or takes its place. The offset below which identities were purged is read
-after the claim, with a snapshot of its own, so that a purge in between is seen. BEGIN, claim and that look travel
-together (libpq's pipeline), each a statement with its own snapshot.
+after the claim, with a snapshot of its own, so that a purge in between is seen.
 """
 
 from __future__ import annotations
@@ -43,8 +42,12 @@ KNOWN = f"SELECT part, at, key FROM keylane_processed {OF_SOME}"
 FORGET = f"DELETE FROM keylane_processed {OF_SOME}"
 KEEP = f"UPDATE keylane_processed SET outputs = %s {OF_ONE}"
 PURGED = "SELECT part, below FROM keylane_purged WHERE scope = %s AND part = ANY(%s::int[])"
+PURGED_OF_ONE = "SELECT part, below FROM keylane_purged WHERE scope = %s AND part = %s"
 LOCKED = " FOR SHARE"
 """Of `PURGED` where statements of a transaction share one snapshot: a mark that is newer than that is an error."""
+
+MANY = 4
+"""Statements."""
 
 IN_TRANSACTION = 2
 """libpq's PQTRANS_INTRANS."""
@@ -71,9 +74,11 @@ class Server(NamedTuple):
         """What every transaction begins with; empty for nothing."""
         return f"SET LOCAL idle_in_transaction_session_timeout = {self.idle_timeout_ms}" if self.is_pooled else ""
 
-    @property
-    def purged(self) -> str:
-        return PURGED + LOCKED if self.shares_snapshot else PURGED
+    def purged(self, scope: str, partitions: list[int]) -> tuple[str, tuple[Any, ...]]:
+        lock = LOCKED if self.shares_snapshot else ""
+        if len(partitions) == 1:
+            return PURGED_OF_ONE + lock, (scope, partitions[0])
+        return PURGED + lock, (scope, partitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +157,7 @@ class PostgresTransaction(Housekeeping):
         self.connection = connection
         self._server = server
         self._kept: list[tuple[Any, ...]] = []
-        """Outputs, for the end: they travel with COMMIT."""
+        """Outputs, for the end: many travel at once, with COMMIT."""
 
     def run(self, statement: str, parameters: Sequence[Any] = ()) -> Rows:
         rows: Rows = self.connection.execute(statement, parameters)
@@ -169,11 +174,10 @@ class PostgresTransaction(Housekeeping):
         processed: dict[Identity, Processed] = {}
         execute = self.connection.execute
         for claim in Claim.of(checksums):
-            with _together(self.connection):
-                if self._server.first:
-                    execute(self._server.first)
-                claimed = execute(*claim.insert)
-                purged = execute(*claim.purged(self._server)) if claim.partitions else None
+            if self._server.first:
+                execute(self._server.first)
+            claimed = execute(*claim.insert)
+            purged = execute(*claim.purged(self._server)) if claim.partitions else None
             fresh = claim.fresh(claimed.fetchall())
             if len(fresh) < len(claim.identities):
                 processed |= claim.found(execute(*claim.others(fresh)).fetchall())
@@ -187,7 +191,7 @@ class PostgresTransaction(Housekeeping):
 
     def end(self) -> None:
         if self._kept:
-            with _together(self.connection):
+            with _together(self.connection, len(self._kept)):
                 for parameters in self._kept:
                     self.connection.execute(KEEP, parameters)
                 self.connection.execute("COMMIT")
@@ -220,7 +224,7 @@ class Claim:
         return CLAIMS, (self.scope, now_ms, *arrays, [self._checksums[one] for one in self.identities])
 
     def purged(self, server: Server) -> tuple[str, tuple[Any, ...]]:
-        return server.purged, (self.scope, self.partitions)
+        return server.purged(self.scope, self.partitions)
 
     def fresh(self, rows: list[Any]) -> Collection[Identity]:
         """Those that were inserted."""
@@ -293,11 +297,10 @@ class AsyncPostgresTransaction:
         execute = self.connection.execute
         task = asyncio.current_task()
         for claim in Claim.of(checksums):
-            async with _together(self.connection):
-                if self._server.first:
-                    await execute(self._server.first)
-                claimed = await execute(*claim.insert)
-                purged = await execute(*claim.purged(self._server)) if claim.partitions else None
+            if self._server.first:
+                await execute(self._server.first)
+            claimed = await execute(*claim.insert)
+            purged = await execute(*claim.purged(self._server)) if claim.partitions else None
             fresh = claim.fresh(await claimed.fetchall())
             if len(fresh) < len(claim.identities):
                 processed |= claim.found(await (await execute(*claim.others(fresh))).fetchall())
@@ -313,7 +316,7 @@ class AsyncPostgresTransaction:
 
     async def end(self) -> None:
         if self._kept:
-            async with _together(self.connection):
+            async with _together(self.connection, len(self._kept)):
                 for parameters in self._kept:
                     await self.connection.execute(KEEP, parameters)
                 await self.connection.execute("COMMIT")
@@ -412,9 +415,10 @@ def _make_tables(psycopg: Any, connection: Any) -> None:
         ) from error
 
 
-def _together(connection: Any) -> Any:
-    """What is executed in it goes to the server at once, where libpq can do that."""
-    return connection.pipeline() if _has_pipeline() else nullcontext()
+def _together(connection: Any, statements: int) -> Any:
+    """What is executed in it goes to the server at once, where libpq can do that. For few statements it costs more time
+    than it saves."""
+    return connection.pipeline() if statements > MANY and _has_pipeline() else nullcontext()
 
 
 @cache
