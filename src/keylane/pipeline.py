@@ -26,7 +26,7 @@ from keylane.options import (
     check_whole,
     is_coroutine_function,
 )
-from keylane.telling import ClientSettings, kind_of, near_name, shown, with_named_options
+from keylane.telling import ClientSettings, kind_of, near_name, shown, size_in_utf8, with_named_options
 
 if TYPE_CHECKING:
     from keylane.records import Produced, Record
@@ -347,6 +347,10 @@ class Pipeline(Flow):
             if isinstance(given, str) or not all(isinstance(one, str) and one for one in given):
                 more = ", a regular expression that begins with ^, or Partitions(...)" if name == "topics" else ""
                 raise UsageError(f"{name}={given!r}: give a list of topic names{more}")
+        named = (*self.reads, *self.outputs, getattr(self.on_exhausted, "topic", ""))
+        for name in named:
+            if size_in_utf8(name) is None or "\0" in name:
+                raise UsageError(f"{name!a}: no topic is called so: give the name of a topic")
         if not topics:
             raise UsageError(f"topics={topics!r}: give a list of topic names, or Partitions(...)")
         for expression in filter(patterns.is_pattern, self.subscription):

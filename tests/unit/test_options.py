@@ -50,6 +50,8 @@ def pipeline(**changes: Any) -> kl.Pipeline:
             {"topics": ["a", "^t.*"], "outputs": ["out", "t2"]},
             "outputs is 't2', which the pipeline reads itself (a, ^t.*)",
         ),
+        ({"topics": ["t\udcff"]}, "'t\\udcff': no topic is called so"),
+        ({"on_exhausted": kl.DeadLetter("a\0b")}, "no topic is called so"),
         ({"topics": "^t("}, "'^t(' has nothing at character 3, where something should be"),
         ({"topics": "^t)"}, "'^t)' has ) at character 2"),
         ({"topics": []}, "topics=[]"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import os
 import re
 import sys
 import traceback
@@ -19,7 +20,7 @@ from keylane.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE
 from keylane.cli.logs import log_to_stderr
 from keylane.cli.streams import prepare_streams, send_nowhere
 from keylane.errors import ERROR_PREFIX, InternalError, KeylaneError, UsageError
-from keylane.telling import did_you_mean, visible
+from keylane.telling import did_you_mean, size_in_utf8, visible
 from keylane.version import __version__
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare_streams()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
+        _check_text(arguments)
         parser = build_parser(arguments)
         if not arguments:
             parser.print_help()
@@ -145,6 +147,13 @@ def build_parser(arguments: Sequence[str]) -> _Parser:
         for command, text in COMMANDS.items():
             subparsers.add_parser(command, help=text)
     return parser
+
+
+def _check_text(arguments: Sequence[str]) -> None:
+    """Raises `UsageError` for an argument of a terminal in another encoding, unless it is a file's name."""
+    for one in arguments:
+        if size_in_utf8(one) is None and not os.path.lexists(one):
+            raise UsageError(f"the argument {one!a} is no UTF-8: set the terminal, or LANG, to UTF-8")
 
 
 def report(error: KeylaneError) -> int:

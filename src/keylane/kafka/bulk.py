@@ -142,9 +142,9 @@ class BulkProducer:
             self._raise_failure()
             self._records += self._producer.produce_batch(topic, left, on_delivery=self._on_delivery)
             refused = [(one, one.pop("_error")) for one in left if "_error" in one]
-            for _, error in refused:
+            for one, error in refused:
                 if error.code() != QUEUE_FULL:
-                    self._failed(topic, error)
+                    self._failed(topic, error, len(one.get("key") or b"") + len(one["value"] or b""))
             left = [one for one, _ in refused]  # all from the first on for which there was no room
             self._producer.poll(POLL_S if left else 0)
 

@@ -20,6 +20,7 @@ from keylane.kafka.client_log import Repeats
 from keylane.kafka.error_table import Mark, Meaning, marked, meaning
 from keylane.kafka.places import for_records
 from keylane.kafka.setting_names import meant
+from keylane.telling import HIDDEN, is_secret, size_in_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -79,6 +80,11 @@ def client_of(make: Callable[[dict[str, Any]], Client], settings: Mapping[str, A
     """A client with these settings, and keylane's defaults, at the brokers that have the records (offset servers: by
     `for_groups`). Raises `UsageError` when librdkafka refuses them, in its words: they name the setting, and the values
     of the others (passwords among them) are nobody's business."""
+    for name, value in settings.items():  # before librdkafka, which some of them end with the process
+        if isinstance(value, str) and (size_in_utf8(value) is None or "\0" in value):
+            raise UsageError(
+                f"{name}={HIDDEN if is_secret(name) else ascii(value)}: it holds a character that no setting may have"
+            )
     try:
         return make(QUICK_START | for_records(settings))
     except (KafkaException, TypeError, ValueError) as error:

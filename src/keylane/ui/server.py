@@ -92,6 +92,8 @@ class Server:
             return _refused(refusal.status, refusal.text)
         try:
             return await handler(request)
+        except UnicodeEncodeError:
+            return _refused(400, "the request holds text that UTF-8 cannot carry: a lone surrogate")
         except UsageError as error:
             return _refused(400, " ".join(str(error).split()))
         except KeylaneError as error:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -170,3 +171,17 @@ def test_the_parser_of_a_command_imports_nothing_heavy(command: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_an_argument_in_another_encoding_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some of them end the client with the process. A file may be called so."""
+    park = ["operate", "park-record", "g", "t:0@1", "--dlq", "d", "--reason", "M\udcfcller"]
+    for command in (["groups", "offsets", "a\udcff"], park):
+        assert cli([*command, "--bootstrap-server", "127.0.0.1:1"]) == 2
+        assert "is no UTF-8: set the terminal, or LANG, to UTF-8" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "caf\udce9.py").write_text("")
+    assert cli(["run", "caf\udce9.py"]) == 2
+    assert "is no UTF-8" not in capsys.readouterr().err

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 from keylane.errors import PeerError
 from keylane.kafka import bulk
 from keylane.kafka.bulk import BulkProducer
+from keylane.kafka.sizes import Limits
 from keylane.records import Output
 
 
@@ -104,10 +105,11 @@ def test_many_are_handed_over_in_their_order_however_little_room_there_is() -> N
     assert all("_error" not in one for _, one in client.taken)
 
 
-def test_one_of_many_that_the_client_refuses_is_an_error_that_names_its_topic() -> None:
+def test_one_of_many_that_the_client_refuses_is_an_error_that_names_its_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Limits, "of", lambda *_: 3)
     client = Narrow(5, most=3)
     producer = producer_of(client)
-    with pytest.raises(PeerError, match="a record was not taken: it is too large for topic 'some', as its broker says"):
+    with pytest.raises(PeerError, match="its 4 bytes are too large for topic 'some', which takes 3"):
         producer.produce_columns("some", None, [b"1", b"1234"])
 
 
