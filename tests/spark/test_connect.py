@@ -15,6 +15,7 @@ import pytest
 import keylane as kl
 from keylane.kafka.admin import Admin
 from kit.connect_server import ConnectServer
+from kit.no_pandas import SHOWN
 from kit.outputs import covered
 
 if TYPE_CHECKING:
@@ -149,3 +150,20 @@ for use in (lambda: spark.read.format("keylane"), lambda: spark.readStream.forma
     assert all(
         "the server of this Spark Connect session plans it, and its Python does not have" in one for one in lines
     )
+
+
+LOCAL = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.remote("local[1]").getOrCreate()
+import keylane.spark
+print("rows", spark.range(3).count())
+"""
+
+
+def test_the_import_after_a_local_connect_session_leaves_it_alone(java: None) -> None:
+    """Its server runs in this process's JVM, and the session has no context."""
+    pytest.importorskip("grpc", reason="grpc is not installed: pip install 'pyspark[connect]'")
+    environment = os.environ | {SHOWN: "1"}
+    command = [sys.executable, "-c", LOCAL]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout.splitlines()[-1:] == ["rows 3"], done.stderr[-2000:]
