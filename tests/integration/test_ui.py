@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import signal
 import socket
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,7 +27,10 @@ from keylane.operations.commands import VERSION, Holding
 from keylane.operations.reports import key_of, value_of
 from keylane.pipeline import topics_of_operations
 from keylane.testing import EmbeddedBroker
+from keylane.ui import page as page_module
+from keylane.ui import server as server_module
 from keylane.ui import watch
+from keylane.ui.guard import TOKEN_HEADER
 from keylane.ui.page import Page
 from kit import operated
 from kit.operated import PARTITIONS, TOKEN
@@ -84,6 +88,30 @@ def member(stage: Stage, handled: Handled, **options: Any) -> Iterator[ThreadMem
 
 def fill(stage: Stage, records: int, key: bytes | None = None) -> None:
     stage.fill((key or b"%d" % (number % 7), number % PARTITIONS) for number in range(records))
+
+
+def test_half_requests_are_ended(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a head nor a body that does not come keeps a connection; one that has asked may wait for its next."""
+    host, _, port = page.url[len("http://") : -1].rpartition(":")
+    usual = http.client.HTTPConnection(host, int(port), timeout=20)
+    usual.request("GET", "/")
+    assert usual.getresponse().read()
+    monkeypatch.setattr(page_module, "HEAD_S", 0.2)
+    monkeypatch.setattr(server_module, "BODY_S", 0.2)
+    for beginning in (b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\n"):
+        with socket.create_connection((host, int(port)), 20) as half, suppress(ConnectionResetError):
+            half.sendall(beginning)
+            assert half.recv(1) == b""
+    head = {"Host": host, "Content-Type": "application/json", "Content-Length": "9", TOKEN_HEADER: TOKEN}
+    with socket.create_connection((host, int(port)), 20) as half:
+        lines = ["POST /api/unlock HTTP/1.1", *(f"{name}: {value}" for name, value in head.items())]
+        half.sendall("\r\n".join([*lines, "", "{"]).encode())
+        assert half.recv(65_536).startswith(b"HTTP/1.1 408")
+    kept = usual.sock
+    usual.request("GET", "/")
+    assert usual.getresponse().status == 200
+    assert usual.sock is kept
+    usual.close()
 
 
 def test_files_come_with_headers_that_keep_strangers_out(client: PageClient) -> None:

@@ -15,7 +15,7 @@ from keylane.ui.guard import Guard
 from keylane.ui.server import Server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from keylane.kafka.admin import Admin
     from keylane.kafka.redriving import Settings
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 CLOSE_S = 5.0
 """How long open connections may take to end."""
+HEAD_S = 10.0
+"""Within which a new connection has to send the head of a request."""
+QUIET_S = 75.0
+"""How long a connection may wait between two requests."""
 
 
 class Page:
@@ -86,14 +90,35 @@ class Page:
             self._loop.close()
 
     async def _serve(self) -> None:
-        runner = web.AppRunner(self._server.application(), access_log=None, shutdown_timeout=CLOSE_S)
+        runner = web.AppRunner(
+            self._server.application(), access_log=None, shutdown_timeout=CLOSE_S, keepalive_timeout=QUIET_S
+        )
         await runner.setup()
+        assert runner.server is not None
         try:
-            site = web.TCPSite(runner, self._host, self._port)
-            await site.start()
-            assert site._server is not None  # noqa: SLF001 - aiohttp has no other name for it
-            self._port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined] # noqa: SLF001
+            connections = Connections(runner.server, self._server.has_asked)
+            listening = await self._loop.create_server(connections.new, self._host, self._port)
+            self._port = listening.sockets[0].getsockname()[1]
             self._ready.set()
             await self._closing.wait()
+            listening.close()
         finally:
             await runner.cleanup()
+
+
+class Connections:
+    """Makes connections, and ends those that send no whole request in time, which aiohttp would wait for."""
+
+    def __init__(self, server: web.Server, has_asked: Callable[[asyncio.BaseTransport], bool]) -> None:
+        self._server = server
+        self._has_asked = has_asked
+
+    def new(self) -> asyncio.BaseProtocol:
+        handler = self._server()
+        asyncio.get_running_loop().call_later(HEAD_S, self._end_if_silent, handler)
+        return handler
+
+    def _end_if_silent(self, handler: web.RequestHandler) -> None:
+        transport = handler.transport
+        if transport is not None and not self._has_asked(transport):
+            transport.abort()

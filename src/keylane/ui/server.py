@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from aiohttp import web
 
@@ -30,6 +31,8 @@ ASKED_AT_ONCE = 6
 """Questions and commands that run at the same time; others wait."""
 ALIVE_S = 10.0
 """A silent stream says that it is alive, so that proxies leave it open."""
+BODY_S = 10.0
+"""Within which a page has to send what it has begun to send."""
 MOST_BYTES = 64 * 1024
 """Of what a page sends."""
 
@@ -44,6 +47,8 @@ class Server:
         self._pool = ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="keylane-ui-asks")
         self._files = {one.name: one.read_bytes() for one in (files("keylane.ui") / "static").iterdir()}
         self._hub: Hub | None = None
+        self._asked: WeakSet[asyncio.BaseTransport] = WeakSet()
+        """Connections on which a request has come."""
 
     def application(self) -> web.Application:
         """To be run by one loop, once."""
@@ -87,7 +92,13 @@ class Server:
 
     # --- every request ---
 
+    def has_asked(self, transport: asyncio.BaseTransport) -> bool:
+        """Whether a request has come on this connection."""
+        return transport in self._asked
+
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.transport is not None:
+            self._asked.add(request.transport)
         if (refusal := self._guard.refusal(request.method, request.path, request.headers)) is not None:
             return _refused(refusal.status, refusal.text)
         try:
@@ -108,7 +119,10 @@ class Server:
     def _acting(self, act: Callable[[Report], Report]) -> Handler:
         async def handler(request: web.Request) -> web.Response:
             try:
-                body = json.loads(await request.read())
+                async with asyncio.timeout(BODY_S):
+                    body = json.loads(await request.read())
+            except TimeoutError:
+                return _refused(408, f"the rest of the request did not come in {BODY_S:.0f} s")
             except ValueError:
                 raise UsageError("send one object of JSON") from None
             if not isinstance(body, dict):
