@@ -7,17 +7,20 @@ know brings its own `schema(version)`.
 
 A handler is a coroutine function `handle`, or, for the APIs of which thousands wait for one sync, a plain function
 `begin`: it does its work at once and returns the answer, or `Later` when the answer has to wait for a disk. That saves
-one asyncio task a request. Such a handler may offer a `SHORT_WAY`: clients commit and fetch the same partitions again
-and again, and then all of a frame but its correlation id, and an offset, was decoded before.
+one asyncio task a request. Work that may take long is returned as a `Preparation`: steps, between which others are
+served. Such a handler may offer a `SHORT_WAY`: clients commit and fetch the same partitions again and again, and then
+all of a frame but its correlation id, and an offset, was decoded before.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import importlib
 import pkgutil
 import struct
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.broker import handlers
@@ -131,6 +134,54 @@ class Later(NamedTuple):
 
     durable: Round
     finish: Callable[[], Any]
+
+
+Work = Callable[[], Any]
+Steps = Generator[Work | None, Any, None]
+"""Work in steps of a few milliseconds at most. What takes longer, and leaves the interpreter to others, is yielded:
+it is done in a thread, and its result is sent back."""
+SLICE_S = 0.005
+"""Processor time for which steps hold the event loop at a time."""
+
+
+class Preparation:
+    """What has to be done before a request can be handled, and takes long: nothing behind it on its connection starts
+    before."""
+
+    def __init__(self, steps: Steps, finish: Callable[[], Any]) -> None:
+        self._steps = steps
+        self.finish = finish
+        self.work: Work | None = None
+        """What it needs the result of, from a thread."""
+        self.is_over = False
+
+    async def go_on(self) -> None:
+        """The next slice, in another turn of the loop."""
+        result = None
+        if self.work is None:
+            await asyncio.sleep(0)
+        else:
+            result = await asyncio.get_running_loop().run_in_executor(None, self.work)
+        self.advance(result)
+
+    def advance(self, result: object = None) -> None:
+        """As many steps as there is time for. `result` is that of `work`."""
+        until = time.thread_time() + SLICE_S
+        self.work = None
+        try:
+            while self.work is None:
+                self.work, result = self._steps.send(result), None
+                if time.thread_time() > until:
+                    return
+        except StopIteration:
+            self.is_over = True
+
+
+def prepared(steps: Steps, finish: Callable[[], Any]) -> Any:
+    """What `finish` gives after these steps: at once if they are short."""
+    preparation = Preparation(steps, finish)
+    preparation.advance()
+    return finish() if preparation.is_over else preparation
 
 
 def failure_of(durable: Round | None) -> int:

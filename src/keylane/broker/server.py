@@ -2,8 +2,10 @@
 
 Requests of one connection start in the order in which they came and are answered in that order, but are not waited
 for: what a handler does before its first `await` (an append, a commit) keeps the order of the requests, and all that
-wait for a disk share its sync. A client that sends faster than it is served, or reads slower, is not read from for the
-while; nor when all connections together hold as much memory as they may (`RequestMemory`).
+wait for a disk share its sync. A request that takes long to prepare (`Preparation`) holds back those behind it on its
+connection and nobody else: one slice of it is done in a turn of the loop. A client that sends faster than it is served,
+or reads slower, is not read from for the while; nor when all connections together hold as much memory as they may
+(`RequestMemory`).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from keylane.broker.dispatch import (
     KnownRequests,
     Later,
     MalformedRequestError,
+    Preparation,
     decode_request,
     response_frame,
 )
@@ -158,6 +161,9 @@ class Connection(asyncio.BufferedProtocol):
         self._answers: deque[_Answer] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._polls: set[asyncio.Task[None]] = set()
+        self._preparing: asyncio.Task[None] | None = None
+        self._held_back: deque[tuple[bytes, _Answer]] = deque()
+        """What came behind the request that is being prepared."""
         self._bytes_in_flight = 0
         self._transport: asyncio.Transport | None = None
         self._peer = ""
@@ -195,6 +201,8 @@ class Connection(asyncio.BufferedProtocol):
         self.regulate()
         for poll in self._polls:
             poll.cancel()
+        if self._preparing is not None and self._server.is_stopping:
+            self._preparing.cancel()
         self._session.close()
         for relay in self._relays:
             relay.close()
@@ -261,6 +269,12 @@ class Connection(asyncio.BufferedProtocol):
         place = _Answer(len(frame))
         self._answers.append(place)
         self._bytes_in_flight += place.size
+        if self._preparing is None:
+            self._start(frame, place)
+        else:
+            self._held_back.append((frame, place))
+
+    def _start(self, frame: bytes, place: _Answer) -> None:
         if self._relays and self._is_relayed(frame, place):
             return
         answer = self._server.known.recognise(frame)
@@ -297,9 +311,43 @@ class Connection(asyncio.BufferedProtocol):
         """An answer, or what it waits for; without a call it is a whole frame."""
         if type(result) is Later:
             self._server.wait(result.durable, (self, call, place, result.finish))
+        elif type(result) is Preparation:
+            self._preparing = task = self._server.loop.create_task(self._prepare(call, place, result))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         else:
             place.parts = [result] if call is None else response_frame(call, result)
             place.is_ready = True
+
+    async def _prepare(self, call: Call | None, place: _Answer, preparation: Preparation) -> None:
+        """To its end; then what was held back starts, of a client that is gone too: it may want no answers (acks=0)."""
+        try:
+            while not preparation.is_over:
+                async with self._server.slice:
+                    await preparation.go_on()
+        except Exception as error:
+            self._preparing = None
+            self._failed(call, error)
+        else:
+            self._preparing = None
+            self.advance(call, place, preparation.finish)
+        self._start_held_back()
+        if self._transport is None:
+            for poll in self._polls:
+                poll.cancel()
+
+    def _start_held_back(self) -> None:
+        try:
+            while self._held_back and self._preparing is None:
+                self._start(*self._held_back.popleft())
+        except (MalformedRequestError, NotAuthenticatedError) as error:
+            self.flush()
+            self._refuse(error)
+        except Exception:
+            self.close()
+            raise
+        else:
+            self.flush()
 
     def _answered(self, place: _Answer, parts: list[bytes] | None) -> None:
         """An answer from elsewhere."""
@@ -337,6 +385,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         what = "a known request" if call is None else f"{call.api.name} version {call.header.api_version}"
         logger.error("%s: %s failed; closing the connection", self._peer, what, exc_info=error)
+        self._held_back.clear()
         self.close()
 
     def flush(self) -> None:
@@ -366,7 +415,8 @@ class Connection(asyncio.BufferedProtocol):
     def regulate(self) -> None:
         """Read from the client while it keeps up and its requests under way are few."""
         arriving = self._frames.arriving
-        held = self._bytes_in_flight + arriving if self._transport is not None else 0
+        is_over = self._transport is None and self._preparing is None
+        held = 0 if is_over else self._bytes_in_flight + arriving
         if held != self._held:
             by, self._held = held - self._held, held
             self._server.memory.change(by)
@@ -386,6 +436,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refuse(self, error: Exception) -> None:
         logger.warning("%s: %s; closing the connection", self._peer, error)
+        self._held_back.clear()
         self.close()
 
 
@@ -420,6 +471,8 @@ class BrokerServer:
         self.waiting: dict[Round, list[_Waiting]] = {}
         """Calls of all connections that wait for a disk, by what they wait for: one wake-up for all of them."""
         self.is_stopping = False
+        self.slice = asyncio.Lock()
+        """Held for a slice of a preparation: many of them hold the loop no longer than one, and take no more memory."""
         self._last_left: asyncio.Future[None] | None = None
         self._listener = Listener(self.loop, lambda: Connection(self), security.tls, self._make_room)
         self._idle_check: asyncio.TimerHandle | None = None

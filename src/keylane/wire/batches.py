@@ -295,34 +295,35 @@ def compress(codec: int, body: bytes, level: int | None = None) -> bytes:
 
 def decompress(codec: int, body: bytes) -> bytes:
     """The records of a batch. Raises `BatchError` for damage, and `UnsupportedCodecError` for an unknown codec."""
-    if codec == 0:
-        return body
+    return body if codec == NONE else b"".join(unpacked(codec, body))
+
+
+def unpacked(codec: int, body: bytes, limit: int = MAX_DECODED_BYTES) -> Iterator[bytes]:
+    """The same in pieces. More than `limit` bytes are an error as soon as they are more."""
+    if codec == NONE:
+        yield body
+        return
+    if codec not in CODECS:
+        raise UnsupportedCodecError(f"compression {codec} is not known")
+    left = limit
     try:
-        if codec == 1:
-            import zlib
-
-            unpacker = zlib.decompressobj(wbits=31)
-            unpacked = unpacker.decompress(body, MAX_DECODED_BYTES)
-            if not unpacker.eof:
-                raise BatchError(f"gzip records are cut short or unpack to more than {MAX_DECODED_BYTES} bytes")
-            return unpacked
-        if codec in (SNAPPY, LZ4):
-            from keylane.wire.packing import unlz4, unsnappy
-
-            return (unsnappy if codec == SNAPPY else unlz4)(body, MAX_DECODED_BYTES)
-        if codec == ZSTD:
-            import zstandard
-
-            reader = zstandard.ZstdDecompressor().stream_reader(body)
-            unpacked = reader.read(MAX_DECODED_BYTES + 1)
-            if len(unpacked) > MAX_DECODED_BYTES:
-                raise BatchError(f"zstd records unpack to more than {MAX_DECODED_BYTES} bytes")
-            return unpacked
+        for piece in _unpack(codec, body, limit):
+            left -= len(piece)
+            if left < 0:
+                raise BatchError(f"{CODECS[codec]} records unpack to more than {limit} bytes")
+            yield piece
     except BatchError:
         raise
     except Exception as error:
         raise BatchError(f"{CODECS[codec]} records cannot be unpacked: {error}") from error
-    raise UnsupportedCodecError(f"compression {codec} is not known")
+
+
+def _unpack(codec: int, body: bytes, limit: int) -> Iterator[bytes]:
+    from keylane.wire import packing
+
+    if codec == SNAPPY:
+        return packing.unpack_snappy(body, limit)
+    return {GZIP: packing.unpack_gzip, LZ4: packing.unpack_lz4, ZSTD: packing.unpack_zstd}[codec](body)
 
 
 def _append_bytes(out: bytearray, value: bytes | None) -> None:

@@ -6,8 +6,9 @@ tags, not needed with one node; v11: TRANSACTION_ABORTABLE where a partition was
 same here, and both wait for the disk. acks=0 gets no answer; when such a request fails, its connection is closed, which
 is all that its client can notice.
 
-Checks are those of Apache Kafka's LogValidator that need only the header; the records themselves pass through unread,
-unless the topic is compacted, wants another compression, or a time in the header is out of bounds.
+Checks are those of Apache Kafka's LogValidator: of the header, and that the records can be read (`RecordWalk`); their
+keys where the topic is compacted, their times where one in the header is out of bounds. What is checked is prepared
+before anything is appended, since it may take long; then all is done at once, in the order of the requests.
 Transactional batches are taken for partitions that are in the producer's open transaction (KIP-890's check), so none is
 ever left behind its marker. Those of a partition that is added first wait for that to be durable, and whatever their
 producer sends meanwhile waits behind them.
@@ -15,14 +16,15 @@ producer sends meanwhile waits behind them.
 
 from __future__ import annotations
 
+import functools
 import logging
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from keylane.broker.dispatch import CloseConnectionError, after
+from keylane.broker.dispatch import CloseConnectionError, after, prepared
 from keylane.broker.topics import NO_TOPIC_ID
-from keylane.coordinator.formats import NO_TIMESTAMP, OFFSETS_TOPIC
+from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.storage.filesystem import StorageError
 from keylane.storage.log import Appended
@@ -35,29 +37,29 @@ from keylane.wire.batches import (
     BatchError,
     BatchHeader,
     check_crc,
-    decode_records,
     read_header,
     recompressed,
     with_timestamp_type,
 )
 from keylane.wire.primitives import EMPTY_TAGS, array_length, compact_array_length, compact_string, int32, string
+from keylane.wire.record_walk import RecordWalk, Wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
-    from keylane.broker.dispatch import RequestHeader
+    from keylane.broker.dispatch import RequestHeader, Steps, Work
     from keylane.broker.node import Node
+    from keylane.broker.topic_files import Topic
     from keylane.broker.topic_values import TopicValues
     from keylane.broker.topics import NamedTopic
     from keylane.coordinator.transaction_service import Joining
     from keylane.storage.log import PartitionLog
-    from keylane.wire.batches import BatchRecord
     from keylane.wire.versions import Entity
 
 API_KEY = 0
 MIN_VERSION = 3
 MAX_VERSION = 13
-LACKS = "message formats 0 and 1; checks inside records, but for keys of compacted topics and times out of bounds"
+LACKS = "message formats 0 and 1"
 
 logger = logging.getLogger("keylane.broker")
 
@@ -80,24 +82,51 @@ class RefusedError(Exception):
 Outcome = Appended | RefusedError
 
 
-def begin(request: Entity, header: RequestHeader, node: Node) -> Entity:
+def begin(request: Entity, header: RequestHeader, node: Node) -> Any:
+    checked: list[list[Checked]] = []
+    return prepared(_check_all(request, header, node, checked), lambda: _begin_checked(request, header, node, checked))
+
+
+def _check_all(request: Entity, header: RequestHeader, node: Node, checked: list[list[Checked]]) -> Steps:
+    """Fills `checked`: of each topic, each batch."""
+    for topic in request.topic_data:
+        _, name = _named(topic, header, node)
+        batches: list[Checked] = []
+        checked.append(batches)
+        for partition in topic.partition_data:
+            one = Checked()
+            batches.append(one)
+            if name is not None:
+                try:
+                    yield from _check(one, request.acks, name, partition, node)
+                except RefusedError as error:
+                    one.refusal = _without_traceback(error)
+
+
+def _begin_checked(request: Entity, header: RequestHeader, node: Node, checked: Sequence[Sequence[Checked]]) -> Any:
     if header.api_version >= _ADDING_VERSION and request.transactional_id is not None:
         joining = _join(request, header, node)
         if joining is not None:
-            return after([joining], lambda: _append_all(request, header, node, joining.error))
-    return _append_all(request, header, node)
+            return after([joining], lambda: _append_all(request, header, node, checked, joining.error))
+    return _append_all(request, header, node, checked)
 
 
-def _append_all(request: Entity, header: RequestHeader, node: Node, not_joined: int = codes.NONE) -> Entity:
+def _append_all(
+    request: Entity,
+    header: RequestHeader,
+    node: Node,
+    checked: Sequence[Sequence[Checked]],
+    not_joined: int = codes.NONE,
+) -> Any:
     """`not_joined`: why partitions of this request could not be made part of its transaction."""
-    asked = Asked(request.transactional_id, request.acks, header.api_version, not_joined)
+    asked = Asked(request.transactional_id, header.api_version, not_joined)
     topics: list[ToTopic] = []
     rounds = []
-    for topic in request.topic_data:
+    for topic, batches in zip(request.topic_data, checked, strict=True):
         named, name = _named(topic, header, node)
         outcomes = []
-        for partition in topic.partition_data:
-            outcome = _append(asked, name, partition, node) if name is not None else _unknown_id(named)
+        for partition, one in zip(topic.partition_data, batches, strict=True):
+            outcome = _append(asked, name, partition.index, one, node) if name is not None else _unknown_id(named)
             outcomes.append((partition.index, outcome))
             if type(outcome) is Appended and outcome.durable is not None:
                 rounds.append(outcome.durable)
@@ -138,9 +167,20 @@ class Asked(NamedTuple):
     """What a request says of all its batches."""
 
     transactional_id: str | None
-    acks: int
     version: int
     not_joined: int
+
+
+class Checked:
+    """What was found out about one batch before it is appended, and the batch as its topic keeps it."""
+
+    __slots__ = ("header", "records", "refusal")
+
+    def __init__(self) -> None:
+        self.records = b""
+        self.header: BatchHeader | None = None
+        """None for a batch that has none, or that nothing can be appended of."""
+        self.refusal: RefusedError | None = None
 
 
 class ToTopic(NamedTuple):
@@ -173,30 +213,48 @@ def _finish(request: Entity, header: RequestHeader, node: Node, topics: Sequence
     return None
 
 
-def _append(asked: Asked, topic_name: str, partition: Entity, node: Node) -> Outcome:
+def _check(one: Checked, acks: int, topic_name: str, partition: Entity, node: Node) -> Steps:
+    """All that can be said before the batch is appended. Raises `RefusedError`."""
+    if acks not in _ACKS:
+        raise RefusedError(codes.INVALID_REQUIRED_ACKS, f"acks={acks}: give -1 (all), 0 or 1")
+    if topic_name == OFFSETS_TOPIC:
+        raise RefusedError(codes.INVALID_TOPIC_EXCEPTION, f"{OFFSETS_TOPIC} is written by the broker alone")
+    topic = _topic(node, topic_name, partition.index)
+    values = topic.values
+    records = partition.records or b""
+    header = check_batch(records, values.max_message_bytes)
+    one.records, one.header = records, header
+    size = yield from _check_records(records, header, values, (topic_name, partition.index), node.clock())
+    if values.codec is not None and values.codec != header.codec:
+        work = functools.partial(recompressed, records, header, values.codec, values.level)
+        one.records, one.header = work() if size <= _COMPRESSED_AT_ONCE_BYTES else (yield work)
+        _check_size(one.header, values.max_message_bytes)
+
+
+def _topic(node: Node, topic_name: str, partition: int) -> Topic:
+    topic = node.topics.get(topic_name)
+    if topic is None or not 0 <= partition < topic.partition_count:
+        raise RefusedError(codes.UNKNOWN_TOPIC_OR_PARTITION, f"partition {topic_name}-{partition} does not exist")
+    return topic
+
+
+def _append(asked: Asked, topic_name: str, partition: int, one: Checked, node: Node) -> Outcome:
     try:
-        if asked.acks not in _ACKS:
-            raise RefusedError(codes.INVALID_REQUIRED_ACKS, f"acks={asked.acks}: give -1 (all), 0 or 1")
-        if topic_name == OFFSETS_TOPIC:
-            raise RefusedError(codes.INVALID_TOPIC_EXCEPTION, f"{OFFSETS_TOPIC} is written by the broker alone")
-        topic = node.topics.get(topic_name)
-        if topic is None or not 0 <= partition.index < topic.partition_count:
-            raise RefusedError(
-                codes.UNKNOWN_TOPIC_OR_PARTITION, f"partition {topic_name}-{partition.index} does not exist"
-            )
-        records = partition.records or b""
-        values = topic.values
-        header = check_batch(records, values.max_message_bytes)
-        log: PartitionLog = topic.logs[partition.index]
+        header = one.header
+        if header is None:
+            assert one.refusal is not None, (topic_name, partition)
+            raise one.refusal
+        topic = _topic(node, topic_name, partition)
+        log: PartitionLog = topic.logs[partition]
         if header.is_transactional:
-            _check_transaction(asked, header, (topic_name, partition.index), log, node)
+            _check_transaction(asked, header, (topic_name, partition), log, node)
             if asked.version >= _ADDING_VERSION:
                 _check_first(header, log)
-        now_ms = node.clock()
-        _check_records(records, header, values, (topic_name, partition.index), now_ms)
-        return _keep(records, header, values, log, now_ms)
+        if one.refusal is not None:
+            raise one.refusal
+        return _keep(one.records, header, topic.values, log, node.clock())
     except RefusedError as error:
-        return error
+        return _without_traceback(error)
     except OutOfOrderSequenceError as error:
         return RefusedError(codes.OUT_OF_ORDER_SEQUENCE_NUMBER, str(error))
     except ProducerEpochError as error:
@@ -207,26 +265,20 @@ def _append(asked: Asked, topic_name: str, partition: Entity, node: Node) -> Out
         return RefusedError(codes.KAFKA_STORAGE_ERROR, str(error))
 
 
+def _without_traceback(error: RefusedError) -> RefusedError:
+    """It is kept until it is answered, and what it was raised from must not be."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
 def _keep(records: bytes, header: BatchHeader, values: TopicValues, log: PartitionLog, now_ms: int) -> Appended:
-    """Append a batch with the compression and the timestamps that its topic wants."""
-    if values.codec is not None and values.codec != header.codec:
-        records, header = _recompressed(records, header, values)
+    """Append a batch with the timestamps that its topic wants."""
     if values.has_append_time:
         records, header = with_timestamp_type(records, header, now_ms)
         return log.append(records, header, now_ms)._replace(append_time_ms=now_ms)
     if header.attributes & TIMESTAMP_TYPE_MASK:
         records, header = with_timestamp_type(records, header, None)
     return log.append(records, header, now_ms)
-
-
-def _recompressed(records: bytes, header: BatchHeader, values: TopicValues) -> tuple[bytes, BatchHeader]:
-    assert values.codec is not None
-    try:
-        records, header = recompressed(records, header, values.codec, values.level)
-    except BatchError as error:
-        raise RefusedError(codes.CORRUPT_MESSAGE, str(error)) from error
-    _check_size(header, values.max_message_bytes)
-    return records, header
 
 
 def _check_size(header: BatchHeader, max_message_bytes: int) -> None:
@@ -237,37 +289,62 @@ def _check_size(header: BatchHeader, max_message_bytes: int) -> None:
         )
 
 
+_UNPACKED_AT_ONCE_BYTES = 4 * 1024 * 1024
+_COMPRESSED_AT_ONCE_BYTES = 16 * 1024
+"""What is done in one step; more goes to a thread."""
+
+
 def _check_records(
     records: bytes, header: BatchHeader, values: TopicValues, partition: tuple[str, int], now_ms: int
-) -> None:
-    """Raise `RefusedError` for records that the topic does not take."""
-    if not values.has_append_time:
-        earliest, latest = now_ms - values.earliest_ms, now_ms + values.latest_ms
-        if header.max_timestamp > latest or earliest > 0:
-            _check_times(records, earliest, latest)
-    if values.is_compacted:
-        _check_keys(records, *partition)
-
-
-def _check_times(records: bytes, earliest: int, latest: int) -> None:
-    """Raise `RefusedError` for records whose times are too far from the broker's."""
-    bounds = f"The timestamp should be within [{earliest}, {latest}]"
-    wrong = [
-        (number, f"Timestamp {one.timestamp_ms} of message with offset {number} is out of range. {bounds}")
-        for number, one in enumerate(_decoded(records))
-        if one.timestamp_ms != NO_TIMESTAMP and not earliest <= one.timestamp_ms <= latest
-    ]
-    if wrong:
-        raise RefusedError(
-            codes.INVALID_TIMESTAMP, "One or more records have been rejected due to invalid timestamp", wrong
-        )
-
-
-def _decoded(records: bytes) -> list[BatchRecord]:
+) -> Generator[Work | None, Any, int]:
+    """The bytes that they unpack to. Raises `RefusedError` for records that cannot be read, or that the topic does not
+    take."""
+    wanted = Wanted(values.is_compacted, _times(header, values, now_ms))
+    walk = RecordWalk(records, header, wanted)
     try:
-        return decode_records(records)
+        if walk.largest_block > _UNPACKED_AT_ONCE_BYTES:
+            failed = yield lambda: _failure_of(walk)
+            if failed is not None:
+                raise failed
+        else:
+            for _ in walk.steps():
+                yield None
     except BatchError as error:
-        raise RefusedError(codes.CORRUPT_MESSAGE, str(error)) from error
+        raise RefusedError(codes.INVALID_RECORD, str(error)) from None
+    if walk.out_of_time:
+        assert wanted.times_ms is not None
+        bounds = f"The timestamp should be within [{wanted.times_ms[0]}, {wanted.times_ms[1]}]"
+        raise RefusedError(
+            codes.INVALID_TIMESTAMP,
+            "One or more records have been rejected due to invalid timestamp",
+            [
+                (number, f"Timestamp {time_ms} of message with offset {number} is out of range. {bounds}")
+                for number, time_ms in walk.out_of_time
+            ],
+        )
+    if walk.keyless:
+        topic, number = partition
+        message = f"Compacted topic cannot accept message without key in topic partition {topic}-{number}."
+        raise RefusedError(codes.INVALID_RECORD, message, [(number, message) for number in walk.keyless])
+    return walk.size
+
+
+def _failure_of(walk: RecordWalk) -> BatchError | None:
+    """Of a walk to the end."""
+    try:
+        for _ in walk.steps():
+            pass
+    except BatchError as error:
+        return error
+    return None
+
+
+def _times(header: BatchHeader, values: TopicValues, now_ms: int) -> tuple[int, int] | None:
+    """The bounds of the records' times, where one of them may be out of them."""
+    if values.has_append_time:
+        return None
+    earliest, latest = now_ms - values.earliest_ms, now_ms + values.latest_ms
+    return (earliest, latest) if header.max_timestamp > latest or earliest > 0 else None
 
 
 def check_batch(records: bytes, max_message_bytes: int) -> BatchHeader:
@@ -306,14 +383,6 @@ def _check_content(header: BatchHeader) -> None:
             codes.INVALID_RECORD,
             f"producer {header.producer_id} with epoch {header.producer_epoch} and sequence {header.base_sequence}",
         )
-
-
-def _check_keys(records: bytes, topic: str, partition: int) -> None:
-    """Raise `RefusedError` for a record without a key, which compaction could not tell from others."""
-    without = [number for number, record in enumerate(_decoded(records)) if record.key is None]
-    if without:
-        message = f"Compacted topic cannot accept message without key in topic partition {topic}-{partition}."
-        raise RefusedError(codes.INVALID_RECORD, message, [(number, message) for number in without])
 
 
 _NOT_NOW = {
