@@ -215,7 +215,7 @@ def test_a_log_that_is_another_one_fails_a_stream_or_is_read(spark: SparkSession
     admin.delete_topics(["again"])
     admin.create_topics({"again": 1})
     fill(servers, 100, 110, "again", 1)
-    with pytest.raises(Exception, match="again-0 was read up to 8, and was cut at 0 since then"):
+    with pytest.raises(Exception, match=r"again.* made anew"):
         streams(spark, servers, tmp_path / "c", subscribe="again")
     batches = streams(spark, servers, tmp_path / "c", subscribe="again", failOnDataLoss="false")
     assert batches == [list(range(100, 110))]
