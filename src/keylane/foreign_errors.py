@@ -198,6 +198,12 @@ def logged_text_of(error: BaseException) -> str:
         return ""
 
 
+def logged_line_of(error: BaseException) -> str:
+    """Its class, and what a log may say of it."""
+    text = logged_text_of(error)
+    return f"{short_class_of(error)}: {text}" if text else short_class_of(error)
+
+
 def printable(text: str, most: int = MAX_TEXT) -> str:
     """Up to `most` characters, each of which has bytes and moves no cursor: others are as Python escapes them."""
     cut = str.__getitem__(text, slice(most))

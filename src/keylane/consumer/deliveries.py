@@ -17,7 +17,7 @@ from keylane.errors import HandlerError, ParkedError, RecordTooLargeError
 from keylane.flow.keys import PassedOver
 from keylane.flow.outcomes import Failure
 from keylane.flow.retries import Schedule, backoff_s
-from keylane.foreign_errors import line_of, one_line
+from keylane.foreign_errors import line_of, logged_line_of, one_line
 from keylane.options import DeadLetter, Skip
 
 if TYPE_CHECKING:
@@ -182,14 +182,15 @@ class Deliveries:
         """There is no other attempt: a dead letter, a skip, or the end of the run."""
         rule = self._on_exhausted
         reason = f"{item.name}: {line_of(failure.error)}; failed {_attempts(item.attempt)}"
+        told = f"{item.name}: {logged_line_of(failure.error)}; failed {_attempts(item.attempt)}"
         if failure.halts:
             self._end_run(item, f"{item.name}: {one_line(failure.error)}", failure, now)
         elif isinstance(rule, Skip):
-            self._log.info("skipped %s", reason)
+            self._log.info("skipped %s", told)
             self._counters["skipped"] += 1
             self._flow.release(item, now)
         elif isinstance(rule, DeadLetter):
-            self._log.info("to the dead-letter topic %r: %s", rule.topic, reason)
+            self._log.info("to the dead-letter topic %r: %s", rule.topic, told)
             self._dead[item] = DeadLetterState(failure, item.attempt, rule.topic)
             self._bury(item)
         else:

@@ -314,7 +314,7 @@ def test_skip_counts_the_record_and_goes_on(caplog: pytest.LogCaptureFixture) ->
     world.poll(message(0, b"a"), message(1, b"a"))
     with caplog.at_level(logging.INFO, "keylane"):
         exhaust(world)
-    assert "skipped t-0@0: ValueError: bad value; failed 2 attempts" in caplog.text
+    assert "skipped t-0@0: ValueError; failed 2 attempts" in caplog.text, "what it says may quote the record"
     assert world.running == [1]
     assert world.counters("skipped", "processed", "failed", "retried") == [1, 0, 2, 1]
 
