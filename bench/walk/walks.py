@@ -209,6 +209,7 @@ class _Frame:
         self.columns = schema.names
         self.dtypes = [(one.name, one.dataType.simpleString()) for one in schema]
         self.task: Task | None = None
+        self.isStreaming = False
         self.sparkSession = None
         """Tasks tell no driver what they have done, as through Spark Connect."""
 
