@@ -43,7 +43,7 @@ $(VENV)/.ready: dev.lock pyproject.toml
 	@echo "keylane: setting up $(VENV): PySpark with a Java, Kafka clients and what the tests need, pinned in dev.lock (the first time downloads about 700 MB and takes a few minutes)"
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "keylane needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + "; name another one with PYTHON=...")'
 	@$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-warn-script-location -r dev.lock
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --require-hashes --no-warn-script-location -r dev.lock
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation --quiet --editable .
 	@touch $@
 
@@ -142,7 +142,7 @@ $(DOCS_VENV)/.ready: docs.lock $(VENV)/.ready
 	@echo "keylane: setting up $(DOCS_VENV) (Sphinx, pinned in docs.lock: about 25 MB)"
 	@rm -rf $(DOCS_VENV)
 	@$(BIN)/python -m venv $(DOCS_VENV)
-	@$(DOCS_VENV)/bin/python -m pip install --disable-pip-version-check --no-deps --quiet -r docs.lock
+	@$(DOCS_VENV)/bin/python -m pip install --disable-pip-version-check --no-deps --require-hashes --quiet -r docs.lock
 	@$(BIN)/python -c 'import site; print("import site; site.addsitedir(\"" + site.getsitepackages()[0] + "\")")' \
 	  >"$$($(DOCS_VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')/keylane-dev.pth"
 	@touch $@

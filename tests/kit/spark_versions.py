@@ -87,7 +87,8 @@ class Run:
 def environment(minor: str, python: str) -> Path:
     """The interpreter of the environment, which is made if it is not there or its pins are others now."""
     spark, py4j = PINS[minor]
-    lock = [line for line in (ROOT / "dev.lock").read_text().splitlines() if not line.startswith(("pyspark=", "py4j="))]
+    lines = (ROOT / "dev.lock").read_text().splitlines()  # pip takes hashes for all or for none
+    lock = [line.removesuffix(" \\") for line in lines if not line.startswith(("pyspark=", "py4j=", "    --hash="))]
     lock += [f"pyspark=={spark}", f"py4j=={py4j}"]
     asked = "import sys; print('.'.join(map(str, sys.version_info[:2])))"
     version = subprocess.run([python, "-c", asked], check=True, capture_output=True, text=True).stdout.strip()

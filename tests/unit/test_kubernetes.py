@@ -125,7 +125,7 @@ def test_what_scales_a_pipeline_names_it_and_never_takes_its_last_member() -> No
 def test_the_image_has_the_spark_that_is_tested() -> None:
     recipe = (FOLDER / "Dockerfile").read_text()
     assert re.findall(r"^ARG SPARK=(.+)$", recipe, re.MULTILINE) == re.findall(
-        r"^pyspark==(.+)$", (ROOT / "dev.lock").read_text(), re.MULTILINE
+        r"^pyspark==([0-9.]+)", (ROOT / "dev.lock").read_text(), re.MULTILINE
     )
 
 
