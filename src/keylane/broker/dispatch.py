@@ -80,8 +80,16 @@ class FrameReader:
         self._size += len(data)
         if self._size < self._wanted:
             return []
-        buffer = data if len(self._parts) == 1 else b"".join(self._parts)
         frames = []
+        buffer = data
+        if len(self._parts) > 1 and len(self._parts[0]) >= SIZE_BYTES and self._wanted > SIZE_BYTES:
+            # The one that was waited for is put together without its size and what follows: it may be large.
+            own = len(data) - (self._size - self._wanted)
+            head, *between, _ = self._parts
+            frames.append(b"".join((memoryview(head)[SIZE_BYTES:], *between, memoryview(data)[:own])))
+            buffer = data[own:]
+        elif len(self._parts) > 1:
+            buffer = b"".join(self._parts)
         position = 0
         while (left := len(buffer) - position) >= SIZE_BYTES:
             size = int.from_bytes(buffer[position : position + SIZE_BYTES], "big", signed=True)

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from keylane.wire.batches import BatchHeader
 
 STEP_RECORDS = 4_096
-LEAST_ALIKE = 32
+LEAST_UNLIKE = 32
+ALIKE_BYTES = 128 * 1024
+"""What is looked at together: it is gone through once for each length, which is quick while it is in the cache."""
 MAX_NOTED = 1_000
 """Records that are noted as wrong: more would tell nobody more, and the answer to their producer grows with them."""
 NULL = -1
@@ -52,8 +54,8 @@ class RecordWalk:
         self._header = header
         self._wanted = wanted
         self._number = 0
-        self._alike = self._unlike = LEAST_ALIKE
-        """Records that are looked at together, and those that are not after they were of different forms."""
+        self._unlike = LEAST_UNLIKE
+        """Records that are passed one by one before it is tried again whether many are alike."""
         self._passed = 0
         """Bytes of the pieces before this one."""
         self._piece, self._at = batch, HEADER_SIZE
@@ -97,18 +99,28 @@ class RecordWalk:
             start = self._at
             if not self._pass_plainly(1):
                 return
-            if self._number + self._alike <= last and _are_alike(self._piece, start, self._at, self._alike):
-                if self._wanted.has_keys and self.keyless and self.keyless[-1] == self._number - 1:
-                    self.keyless += range(self._number, self._number + self._alike)
-                    del self.keyless[MAX_NOTED:]
-                self._at += (self._at - start) * self._alike
-                self._number += self._alike
-                self._alike, self._unlike = min(2 * self._alike, STEP_RECORDS // 2), LEAST_ALIKE
+            if self._pass_alike(start, last):
+                self._unlike = LEAST_UNLIKE
             else:
                 count = min(self._unlike, last - self._number)
-                self._alike, self._unlike = LEAST_ALIKE, min(2 * self._unlike, STEP_RECORDS)
+                self._unlike = min(2 * self._unlike, STEP_RECORDS)
                 if self._pass_plainly(count) < count:
                     return
+
+    def _pass_alike(self, start: int, last: int) -> bool:
+        """Those behind the record that starts there, and was passed, that have its form; whether there were any."""
+        piece, size = self._piece, self._at - start
+        is_keyless = bool(self.keyless) and self.keyless[-1] == self._number - 1
+        form = _form(piece, start)
+        first = self._number
+        while count := min(last - self._number, (len(piece) - self._at) // size, max(ALIKE_BYTES // size, 1)):
+            if not _have_form(piece, self._at, self._at + count * size, size, form):
+                break
+            self._at += count * size
+            self._number += count
+        if is_keyless:
+            self.keyless += range(first, min(self._number, first + MAX_NOTED - len(self.keyless)))
+        return self._number > first
 
     def _pass_plainly(self, most: int) -> int:
         """How many."""
@@ -241,20 +253,21 @@ _IS_CONTINUED = bytes(byte >> 7 for byte in range(256))
 """Of a byte of a varint: whether another one follows."""
 
 
-def _are_alike(piece: bytes, start: int, behind: int, count: int) -> bool:
-    """Whether so many records behind this one, which was passed, have its form: the same lengths at the same places."""
-    size = behind - start
-    end = behind + size * count
-    if end > len(piece):
-        return False
-    lengths, numbers = _form(piece, start)
-    return all(piece[at + size : end : size].count(piece[at]) == count for at in lengths) and all(
-        piece[at + size : end : size].translate(_IS_CONTINUED).count(piece[at] >> 7) == count for at in numbers
+Form = tuple[list[tuple[int, int]], list[tuple[int, bool]]]
+
+
+def _have_form(piece: bytes, at: int, end: int, size: int, form: Form) -> bool:
+    """Whether all records from `at` to `end`, each of this size, have the form."""
+    count = (end - at) // size
+    lengths, numbers = form
+    return all(piece[at + place : end : size].count(byte) == count for place, byte in lengths) and all(
+        piece[at + place : end : size].translate(_IS_CONTINUED).count(goes_on) == count for place, goes_on in numbers
     )
 
 
-def _form(piece: bytes, at: int) -> tuple[list[int], list[int]]:
-    """The places of a record's lengths, and of its other numbers."""
+def _form(piece: bytes, start: int) -> Form:
+    """Of the record that starts there: the places, from its start, of the bytes of its lengths, and what they are; and
+    of its other numbers, and whether another byte follows."""
     lengths: list[int] = []
     numbers: list[int] = []
 
@@ -267,14 +280,14 @@ def _form(piece: bytes, at: int) -> tuple[list[int], list[int]]:
         size, at = pass_number(at, lengths)
         return at + max(size, 0)
 
-    _, at = pass_number(at, lengths)
+    _, at = pass_number(start, lengths)
     _, at = pass_number(at + 1, numbers)  # the time, behind the attributes
     _, at = pass_number(at, numbers)  # the offset
     at = pass_field(pass_field(at))
     headers, at = pass_number(at, lengths)
     for _ in range(2 * headers):
         at = pass_field(at)
-    return lengths, numbers
+    return [(at - start, piece[at]) for at in lengths], [(at - start, piece[at] > 0x7F) for at in numbers]
 
 
 def _largest_snappy_block(body: bytes) -> int:
