@@ -20,9 +20,9 @@ class Mutant:
     """One rule, broken once."""
 
     rule: str
-    """`guarantee 1` to `8`; `option: …`; `crash matrix: …` (a mode of delivery, or how a claim of docs/reliability.md
-    begins); `DataFrames' crash matrix: …` (where the driver dies); `exactly once into Kafka: …`; `consumer groups: …`.
-    What has no rule to break has no mutant."""
+    """`guarantee 1` to `9` and `12`; `option: …`; `crash matrix: …` (a mode of delivery, or how a claim of
+    docs/reliability.md begins); `DataFrames' crash matrix: …` (where the driver dies); `exactly once into Kafka: …`;
+    `consumer groups: …`. What has no rule to break has no mutant."""
     breaks: str
     """What no longer holds, in words."""
     at: str

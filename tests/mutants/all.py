@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutants import consumer_groups, crashes, exactly_once_into_kafka, guarantees, options
+from mutants import consumer_groups, crashes, exactly_once_into_kafka, guarantees, options, other_logs
 
 MUTANTS = [
     *guarantees.MUTANTS,
@@ -10,4 +10,5 @@ MUTANTS = [
     *crashes.MUTANTS,
     *exactly_once_into_kafka.MUTANTS,
     *consumer_groups.MUTANTS,
+    *other_logs.MUTANTS,
 ]

@@ -1,0 +1,111 @@
+"""Mutants of what knows its log, and of what others may write: guarantees 9 and 12 of the design."""
+
+from __future__ import annotations
+
+from mutants import Mutant
+from mutants.faults import always, answer, before, instead, never
+
+STORE = "unit/delivery/test_exactly_once.py"
+MAPS = "integration/test_maps_of_other_logs.py"
+MOVED = "integration/test_offsets_move.py"
+
+MUTANTS = [
+    Mutant(
+        "guarantee 12",
+        "a map does not say that it was committed with an epoch",
+        "offsets.codec:_marked",
+        instead("index()", "_ - 1"),
+        "property/offsets/test_codec_roundtrip.py::test_a_mark_changes_nothing_of_the_map_and_costs_next_to_nothing",
+    ),
+    Mutant(
+        "guarantee 12",
+        "a copied map is one of our own",
+        "offsets.codec:map_origin",
+        answer("'own'"),
+        "unit/engine/test_engine_start.py::test_a_marked_map_without_an_epoch_was_copied",
+    ),
+    Mutant(
+        "guarantee 12",
+        "a copied map is believed where a repeat would break the promise",
+        "StartRule.of",
+        instead("on_copied_map", "'run_again'"),
+        "unit/engine/test_engine_start.py::test_by_default_a_mode_fails_whose_promise_a_repeat_would_break",
+    ),
+    Mutant(
+        "guarantee 12",
+        "a commit has an epoch before the end of a foreign map was read",
+        "ReadEpoch.observe",
+        instead("_unknown_until", "0"),
+        "unit/offsets/test_read_epoch.py::test_beside_a_map_without_one_there_is_none_before_the_maps_end_was_read",
+    ),
+    Mutant(
+        "guarantee 12",
+        "a leader that is new is believed when it says that its log ends earlier",
+        "log_changes:changes_of",
+        never("doubtful pause"),
+        "unit/kafka/test_log_changes.py::test_a_leader_that_is_new_is_asked_twice",
+    ),
+    Mutant(
+        "guarantee 12",
+        "a map that nobody could check is not held against the records",
+        "Partition._check_committed_map",
+        never("committed_until"),
+        f"{MAPS}::test_then_the_map_is_cut_at_the_first_record_of_a_later_leader",
+    ),
+    Mutant(
+        "guarantee 12",
+        "a group's commits go from the source before they are at the target",
+        "moving:move",
+        before("replace", "source.admin.delete_offsets(group, plan.copies)"),
+        f"{MOVED}::test_killed_at_each_step_it_is_made_up_for",
+    ),
+    Mutant(
+        "guarantee 12",
+        "a group's other commits at the target are overwritten",
+        "moving:planned",
+        never("others"),
+        f"{MOVED}::test_nothing_is_overwritten",
+    ),
+    Mutant(
+        "guarantee 12",
+        "another record at a processed place counts as processed",
+        "checksums:checksum",
+        answer("0"),
+        f"{STORE}::test_another_record_at_the_same_place_ends_the_run",
+    ),
+    Mutant(
+        "guarantee 12",
+        "a store that lacks what a map has complete is taken for the right one",
+        "delivery.positions:unseen",
+        answer("[]"),
+        f"{STORE}::test_what_is_complete_above_the_committed_offset_counts_as_well",
+    ),
+    Mutant(
+        "guarantee 12",
+        "a letter goes back as the record that stands in its place now",
+        "desk.letters:is_letter_of",
+        answer("True"),
+        "integration/test_operations_replay.py::test_a_letter_whose_topic_was_made_anew_stays",
+    ),
+    Mutant(
+        "guarantee 12",
+        "a start of the broker counts its leader epoch up by one",
+        "LeaderEpochs.next",
+        never("LARGEST_TICK"),
+        "unit/broker/test_leader_epochs.py::test_a_folder_that_was_put_back_gets_an_epoch_that_it_never_had",
+    ),
+    Mutant(
+        "guarantee 9",
+        "a group of errors is looked at from outside",
+        "foreign_errors:_all_of",
+        never("BaseExceptionGroup"),
+        "unit/test_foreign_errors.py::test_a_group_is_what_it_holds",
+    ),
+    Mutant(
+        "guarantee 9",
+        "text that others wrote moves the cursor",
+        "telling:visible",
+        always("isprintable"),
+        "integration/test_hostile_names.py::test_a_log_line_and_an_error_escape_what_others_wrote",
+    ),
+]
