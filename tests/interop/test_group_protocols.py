@@ -125,7 +125,7 @@ def test_new_partitions_and_new_topics_are_read_while_it_runs(stage: Stage, prot
         seen[f"{record.topic.removeprefix(stage.topic)}-{record.partition}"] += 1
 
     # Under KIP-848's protocol the broker finds the topics that match, and looks for new ones every 10 minutes.
-    topics = [stage.topic] if protocol == "consumer" else f"^{stage.topic}"
+    topics = [stage.topic] if protocol == "consumer" else f"^{stage.topic}.*"
     settings = kafka(stage, protocol, **{"topic.metadata.refresh.interval.ms": 300})
     member = ThreadMember(stage.pipeline(handler, topics=topics, kafka=settings), "only")
     try:

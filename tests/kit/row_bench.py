@@ -60,7 +60,7 @@ class InATask:
 
     def run(self, step: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         step.counts.begin(self._spark)
-        task = MapTask(step, COLUMNS, step.returns)
+        task = MapTask(step, COLUMNS, step.returns, is_of_stream=True)  # a task sorts its rows then
         batch = with_keys(step, pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(COLUMNS, timezone="UTC")))
         return [row for made in task(iter([batch])) for row in made.to_pylist()]
 

@@ -34,7 +34,7 @@ def test_calls_reach_every_lane_and_hold_for_one_that_is_killed(
     query.adjust(max_concurrency=3)
     assert query.snapshot().concurrency == 6
     work.fill(400)
-    ends = work.admin.log_ends([(work.topic, partition) for partition in range(PARTITIONS)])
+    ends = work.admin.log_ends([(work.topic, partition) for partition in range(PARTITIONS)], read_committed=False)
     waiting = ends[paused]
     until(lambda: (query.snapshot().processed, query.snapshot().buffered) == (400 - waiting, waiting), query.snapshot)
 

@@ -65,7 +65,7 @@ def test_lanes_are_paused_adjusted_sought_and_drained_from_outside(
     assert [(one["runs"], one["state"]) for one in paused["members"]] == [("lanes", "done")]
     operate(capsys, work, "adjust", "--max-concurrency", "3", "--execute")
     work.fill(400)
-    ends = work.admin.log_ends([(work.topic, partition) for partition in range(PARTITIONS)])
+    ends = work.admin.log_ends([(work.topic, partition) for partition in range(PARTITIONS)], read_committed=False)
     waiting = ends[work.topic, 0]
     until(lambda: (query.snapshot().processed, query.snapshot().buffered) == (400 - waiting, waiting), query.snapshot)
     owner = next(lane for lane in query.lanes if f"{work.topic}-0" in lane.partitions)

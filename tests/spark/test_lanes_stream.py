@@ -160,7 +160,7 @@ def test_callbacks_run_in_the_driver_with_what_all_lanes_tell(spark: SparkSessio
         on_committed=committed.append,
     )
     work.finish(query)
-    ends = work.admin.log_ends([(work.topic, partition) for partition in range(PARTITIONS)])
+    ends = work.admin.log_ends([(work.topic, partition) for partition in range(PARTITIONS)], read_committed=False)
     assert commits == ends
     inputs = {(partition, offset) for (_, partition), end in ends.items() for offset in range(end)}
     assert {(one.partition, one.offset) for one in committed} == inputs

@@ -275,11 +275,16 @@ class RowEngine:
         self._begun = None
 
     def _wait_for(self, count: int) -> None:
-        """Until there are so many results, or nothing more comes."""
+        """Until there are so many results, or nothing more comes: also because those that wait are too many bytes."""
         self._wanted = count
-        while len(self._results) < count and not self._over and self._there.wait():
+        while len(self._results) < count and not self._over and not self._is_held and self._there.wait():
             self._there.clear()
         self._wanted = math.inf
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether nothing starts before somebody takes the results that are there."""
+        return bool(self._results) and self._answer_bytes > MAX_ANSWER_BYTES
 
     # --- the workers' ---
 
@@ -326,7 +331,7 @@ class RowEngine:
         else:
             self._count_answer(size)
         self._results.append((row.number, result, size))
-        if len(self._results) >= self._wanted:
+        if len(self._results) >= self._wanted or self._is_held:
             self._there.set()
 
     def _count_answer(self, size: int) -> None:
