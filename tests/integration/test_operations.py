@@ -219,13 +219,14 @@ def test_without_the_token_nobody_is_told_anything(
         (tmp_path / "token").write_text("another token of somebody\n")
         found = operate(capsys, stage, "pause", "--execute", "--token-file", str(tmp_path / "token"), code=1)
         assert [(one["state"], one["text"]) for one in found["members"]] == [
-            ("refused", "it was not made with the token that the members of this group have")
+            ("refused", "it was not made with the token that the members of this group have, for this cluster")
         ]
         (tmp_path / "token").write_text(f"{TOKEN}\n")
         operate(capsys, stage, "pause", "--execute", "--token-file", str(tmp_path / "token"))
         operate(capsys, stage, "resume", "--execute", "--token-file", str(tmp_path / "token"))
         commands, reports = topics_of_operations(stage.group)
-        (paused, *_) = [one for one in stage.read(commands) if b'"pause"' in (one.raw_value or b"") and is_signed(one)]
+        pauses = [one for one in stage.read(commands) if b'"pause"' in (one.raw_value or b"")]
+        (paused, *_) = [one for one in pauses if is_signed(stage, one)]
         producer = Producer({"bootstrap.servers": stage.servers})  # somebody who may write there, and has no token
         producer.produce(commands, paused.raw_value, paused.raw_key, 0, headers=list(paused.headers))
         assert producer.flush(30) == 0
@@ -249,8 +250,8 @@ def test_without_the_token_nobody_is_told_anything(
         assert not any(TOKEN.encode() in part for part in stored)
 
 
-def is_signed(record: kl.Record) -> bool:
-    return dict(record.headers)["keylane.mac"] == mac_of(TOKEN, record.raw_value or b"")
+def is_signed(stage: Stage, record: kl.Record) -> bool:
+    return dict(record.headers)["keylane.mac"] == mac_of(TOKEN, stage.admin.cluster_id(), record.raw_value or b"")
 
 
 @pytest.mark.usefixtures("token")

@@ -72,7 +72,7 @@ def _print_partitions(members: list[Report]) -> None:
 
 def _print_oldest(member: Report) -> None:
     for record in member["in_hand"][:SHOWN]:
-        if record["why"] == "running" and record["age_ms"] >= OLD_MS:
+        if record["why"] == "running" and (record["age_ms"] or 0) >= OLD_MS:
             lane = "" if record["lane"] is None else f", lane {record['lane']}"
             at = f"{record['topic']}-{record['partition']}@{record['offset']}"
             age_s, attempt = record["age_ms"] / 1000, record["attempt"]
@@ -80,7 +80,7 @@ def _print_oldest(member: Report) -> None:
     if waiting := [one for one in member["waiting"] if one["why"] == "retry"]:
         say(
             f"{member['member']}: {len(waiting)} records wait for another attempt, the next in "
-            f"{waiting[0]['due_in_ms'] / 1000:.1f} s"
+            f"{(waiting[0]['due_in_ms'] or 0) / 1000:.1f} s"
         )
 
 

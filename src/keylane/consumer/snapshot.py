@@ -291,7 +291,7 @@ class Snapshot:
     @classmethod
     def totals(cls, many: Sequence[Snapshot]) -> Snapshot:
         """All together, without the partitions."""
-        sums = {name: sum(map(attrgetter(name), many)) for name in _NUMBERS}
+        sums = {name: sum(map(attrgetter(name), many)) for name in NUMBERS}
         return cls(
             **sums,
             handler_latency=Histogram.merged([one.handler_latency for one in many]),
@@ -323,5 +323,6 @@ def _oldest(begun: Begun, now: float) -> OldestRecord:
     return OldestRecord(topic, partition, offset, round((now - since) * 1000))
 
 
-_NUMBERS = [one.name for one in fields(Snapshot) if one.type == "int"]
-_COUNTERS = [name for name in _NUMBERS if name not in ("concurrency", "in_flight", "handed_over", "unseen", "buffered")]
+NUMBERS = [one.name for one in fields(Snapshot) if one.type == "int"]
+"""Fields that are whole numbers."""
+_COUNTERS = [name for name in NUMBERS if name not in ("concurrency", "in_flight", "handed_over", "unseen", "buffered")]

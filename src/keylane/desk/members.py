@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from keylane.operations.reports import Members
 
 
+DONE_WITH = {"hold": "held", "skip": "skipped, unprocessed"}
+"""What a rule does with its records, in words."""
+
+
 def members_report(members: Members, now_ms: int) -> Report:
     """The last report of each member that has not ended."""
     seen = [one for _, one in sorted(members.reports.items())]
@@ -58,7 +62,10 @@ def log_report(members: Members) -> Report:
 
 
 def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):  # a member may write any number
+        return f"{at_ms} ms"
 
 
 def held_lines(holding: Report) -> list[str]:
@@ -74,4 +81,4 @@ def held_lines(holding: Report) -> list[str]:
 
 def _rule_line(rule: Report) -> str:
     limit = None if rule["per_s"] is None else f"at most {rule['per_s']:g} records a second"
-    return f"records with {rule['where']}: {limit or {'hold': 'held', 'skip': 'skipped, unprocessed'}[rule['do']]}"
+    return f"records with {rule['where']}: {limit or DONE_WITH.get(rule['do'], rule['do'])}"

@@ -96,7 +96,9 @@ class Agent:
         self._work: dict[int | None, Work] = {}
         """As it was last told."""
         self._commands_topic, self._reports_topic = topics_of_operations(self._group)
-        self._log = None if options.token is None else CommandLog(self._group, options.token)
+        self._token = options.token
+        self._log: CommandLog | None = None
+        """Once it has begun; None without a token."""
         self._member = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._started_ms = now_ms()
         self._topics: list[KeptTopic] = []
@@ -124,6 +126,8 @@ class Agent:
 
     def _begin(self) -> Settings:
         admin = Admin(self._pipeline.kafka)
+        if self._token is not None:
+            self._log = CommandLog(self._group, self._token, admin.at_brokers.cluster_id())
         if self._has_topic(KeptTopic(admin, self._reports_topic, REPORTS)):
             self._writer = KeyedWriter(self._pipeline.kafka, self._reports_topic, self._not_written)
         if self._log is not None and self._has_topic(KeptTopic(admin, self._commands_topic, COMMANDS)):

@@ -22,6 +22,7 @@ from keylane.consumer.settings import Settings
 from keylane.errors import UsageError
 from keylane.flow.keys import MOST_RULES, KeyRule, Where
 from keylane.kafka.membership import Replay, Seek, Target
+from keylane.operations.foreign import read_object
 from keylane.options import Rates, check_whole
 
 if TYPE_CHECKING:
@@ -212,14 +213,18 @@ def _written(asked: Asked) -> Said:
 
 def read(value: bytes) -> Command:
     """A command, as the topic has it. Raises `UsageError` for what is none of this version's."""
+    said = read_object(value)
+    if said.get("version") != VERSION:
+        raise UsageError(f"the command has another version, and this keylane reads {VERSION}")
     try:
-        said = json.loads(value)
-        if said["version"] != VERSION:
-            raise UsageError(f"the command has version {said['version']}, and this keylane reads {VERSION}")
         command_id, group, by = str(said["id"]), str(said["group"]), str(said["by"])
-        return Command(command_id, group, int(said["number"]), int(said["sent_ms"]), by, _asked(said))
-    except (ValueError, KeyError, TypeError, AttributeError):  # what it holds is not shown: nobody has vouched for it
+        command = Command(command_id, group, int(said["number"]), int(said["sent_ms"]), by, _asked(said))
+        json.dumps(command.about)
+    except UsageError:
+        raise
+    except Exception:  # of whatever shape it is; what it holds is not shown: nobody has vouched for it
         raise UsageError("the command cannot be read: it is none of this keylane's") from None
+    return command
 
 
 def _asked(said: Said) -> Asked:
@@ -286,9 +291,9 @@ def adjusting(most: int | None, rates: Mapping[str, float | None] | None, *, as_
 # --- the token ---
 
 
-def mac_of(token: str, value: bytes) -> bytes:
-    """What stands in the header."""
-    return hmac.new(token.encode(), value, hashlib.sha256).hexdigest().encode()
+def mac_of(token: str, cluster: str, value: bytes) -> bytes:
+    """What stands in the header. A command holds for the cluster alone that it was signed for."""
+    return hmac.new(token.encode(), cluster.encode() + b"\0" + value, hashlib.sha256).hexdigest().encode()
 
 
 # --- what holds ---
@@ -387,9 +392,11 @@ class Refusal:
 class CommandLog:
     """The commands of one group, as they stand in their topic. Thread safety: one thread at a time."""
 
-    def __init__(self, group: str, token: str) -> None:
+    def __init__(self, group: str, token: str, cluster: str) -> None:
+        """`cluster`: the id of the cluster that the topic is in."""
         self._group = group
         self._token = token
+        self._cluster = cluster
         self.counted: list[Command] = []
         self.holding = Holding()
         self._signed: dict[str, tuple[bytes, bytes]] = {}
@@ -404,20 +411,27 @@ class CommandLog:
         """The next record: a command that counts, one that does not, or None: it is none of this group's."""
         if key is None or value is None:  # a command that was deleted
             return None
+        is_signed = mac is not None and hmac.compare_digest(mac, self.mac_of(value))
         try:
             command = read(value)
         except UsageError:
             return None
         if command.group != self._group or command.id.encode() != key:
             return None
-        if mac is None or not hmac.compare_digest(mac, mac_of(self._token, value)):
-            return Refusal(command, "it was not made with the token that the members of this group have")
+        if mac is None or not is_signed:
+            return Refusal(
+                command, "it was not made with the token that the members of this group have, for this cluster"
+            )
         if command.number <= self.number:
             return Refusal(command, "another command came before it: look at what holds, and send it again")
         self.counted.append(command)
         self._signed[command.id] = value, mac
         self.holding = self.holding.after(command.asked)
         return command
+
+    def mac_of(self, value: bytes) -> bytes:
+        """How its sender signs a command of this group."""
+        return mac_of(self._token, self._cluster, value)
 
     def to_write_again(self, now_ms: int) -> list[tuple[bytes, bytes, bytes]]:
         """Key, value and MAC of what a topic that was deleted has to have again: what holds, and the last one, as its

@@ -15,7 +15,7 @@ from keylane.kafka.admin import RefusedError
 from keylane.kafka.keyed_topic import KeyedReader, KeyedWriter
 from keylane.kafka.memory_topics import COMMANDS
 from keylane.operations.clock import now_ms
-from keylane.operations.commands import MAC, Command, CommandLog, Once, Refusal, done_with, mac_of, named
+from keylane.operations.commands import MAC, Command, CommandLog, Once, Refusal, done_with, named
 from keylane.operations.kept_topic import KeptTopic
 from keylane.operations.reports import Members
 from keylane.operations.results import Result
@@ -58,7 +58,7 @@ class Operator:
                 f"the group {group!r} has no topic {reports!r}: its members report with operations=Operations(...) in "
                 "the pipeline, or `keylane run --operate`"
             )
-        self._log = None if token is None else CommandLog(group, token)
+        self._log = None if token is None else CommandLog(group, token, self._admin.at_brokers.cluster_id())
         self._reports = KeyedReader(kafka, reports)
         self._commands: KeyedReader | None = None
         try:
@@ -118,7 +118,7 @@ class Operator:
         writer = KeyedWriter(self._kafka, self._commands_topic, refused.append)
         for old in done_with(self._log.counted, sent_ms):
             writer.write(old.id.encode(), None)
-        writer.write(command.id.encode(), value, [(MAC, mac_of(self._token, value))])
+        writer.write(command.id.encode(), value, [(MAC, self._log.mac_of(value))])
         is_written = writer.flush(WRITE_S)
         if refused:
             raise PeerError(f"the command was not written to topic {self._commands_topic!r}: {refused[0]}")

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, cast
+from typing import Literal, NotRequired, TypedDict, cast
 
+from keylane.consumer.snapshot import NUMBERS, OldestRecord, PartitionSnapshot, Wait
+from keylane.consumer.work import WorkDict  # noqa: TC001 - `has_shape` looks at the type
+from keylane.errors import UsageError
+from keylane.flow.breakers import OpenBreaker
 from keylane.operations.commands import VERSION, HoldingDict, Said
+from keylane.operations.foreign import has_shape, read_object
 from keylane.operations.results import Result, read_result
-
-if TYPE_CHECKING:
-    from keylane.consumer.work import WorkDict
 
 PREFIX = b"member:"
 """Keys of reports begin with it."""
@@ -76,6 +78,61 @@ def value_of(report: Report) -> bytes:
     return json.dumps(report).encode()
 
 
+class _Partition(TypedDict):
+    lag: int | None
+
+
+class _Failure(TypedDict):
+    error: str
+    where: str
+    count: int
+
+
+class _Rule(TypedDict):
+    where: str
+    do: str
+    per_s: float | None
+
+
+class _Lane(TypedDict):
+    """What commands and the page show of it."""
+
+    lane: int
+    state: str
+    host: str | None
+    pid: int | None
+    executorId: str | None
+    launches: int
+    failures: int
+    partitions: list[str]
+
+
+SHAPES = {
+    **dict.fromkeys(NUMBERS, int),
+    "partitions": list[PartitionSnapshot],
+    "lag": int | None,
+    "remaining": int | None,
+    "oldest": OldestRecord | None,
+    "breakers": list[OpenBreaker],
+    "failures": list[_Failure],
+    "waits": Wait | None,
+    "handler_latency": dict[str, float | list[int] | None],
+    "commit_latency": dict[str, float | list[int] | None],
+}
+"""Of what a snapshot in a report has; it may have more."""
+
+
+def is_report(said: Said) -> bool:
+    """Whether a value of the topic is a report, all through: who shows it need not look again."""
+    return (
+        has_shape(said, Report)
+        and all(name in said["snapshot"] and has_shape(said["snapshot"][name], SHAPES[name]) for name in SHAPES)
+        and has_shape(said["snapshot"]["partitions"], list[_Partition])
+        and has_shape(said["holding"]["keys"], list[_Rule])
+        and has_shape(said["lanes"], list[_Lane])
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A report, and when the brokers took it."""
@@ -119,10 +176,10 @@ class Members:
             self.reports.pop(member, None)
             return
         try:
-            said = json.loads(value)
-        except ValueError:
+            said = read_object(value)
+        except UsageError:
             return
-        if isinstance(said, dict) and said.get("version") == VERSION and said.get("group") == self.group:
+        if said.get("version") == VERSION and said.get("group") == self.group and is_report(said):
             self.reports[member] = Seen(cast("Report", said), written_ms)
 
     def present(self, now_ms: int) -> dict[str, Seen]:

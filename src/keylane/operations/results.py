@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, get_type_hints
 
+from keylane.errors import UsageError
 from keylane.operations.commands import VERSION, Name, Verb
+from keylane.operations.foreign import has_shape, read_object
 
 if TYPE_CHECKING:
     from keylane.operations.commands import Command
@@ -76,13 +78,32 @@ def read_result(group: str, key: bytes | None, value: bytes | None) -> Result | 
     if key is None or value is None or not key.startswith(PREFIX):
         return None
     try:
-        said = json.loads(value)
-        if said.pop("version") != VERSION or said.pop("group") != group:
-            return None
-        if (names := said["partitions"]) is not None:
-            said["partitions"] = tuple((str(topic), int(one)) for topic, one in names)
-        if (records := said.get("records")) is not None:
-            said["records"] = tuple(map(str, records))
-        return Result(**said)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        said = read_object(value)
+    except UsageError:
         return None
+    if said.pop("version", None) != VERSION or said.pop("group", None) != group or not has_shape(said, _Said):
+        return None
+    if said.keys() - get_type_hints(_Said).keys():
+        return None
+    if (names := said["partitions"]) is not None:
+        said["partitions"] = tuple((topic, one) for topic, one in names)
+    if (records := said.get("records")) is not None:
+        said["records"] = tuple(records)
+    return Result(**said)
+
+
+class _Said(TypedDict):
+    """A result, as the topic has it."""
+
+    command: str
+    number: int
+    verb: Verb
+    about: str
+    by: str
+    sent_ms: int
+    member: str
+    state: State
+    at_ms: int
+    text: str
+    partitions: list[tuple[str, int]] | None
+    records: NotRequired[list[str] | None]

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from keylane.operations.commands import Asked
 
 TOKEN = "a token of the members"
+CLUSTER = "cluster-1"
 Stored = tuple[bytes, bytes, bytes]
 """Key, value and MAC."""
 
@@ -66,13 +67,13 @@ def command(number: int, asked: Asked, id_: str = "", group: str = "g", sent_ms:
     return Command(id_ or f"c{number}", group, number, sent_ms, "ops@host", asked)
 
 
-def stored(one: Command, token: str = TOKEN) -> Stored:
+def stored(one: Command, token: str = TOKEN, cluster: str = CLUSTER) -> Stored:
     value = one.value()
-    return one.id.encode(), value, mac_of(token, value)
+    return one.id.encode(), value, mac_of(token, cluster, value)
 
 
 def log_of(records: Iterable[Stored]) -> CommandLog:
-    log = CommandLog("g", TOKEN)
+    log = CommandLog("g", TOKEN, CLUSTER)
     for record in records:
         log.take(*record)
     return log
@@ -145,12 +146,39 @@ def test_what_holds_is_what_a_consumer_does_that_was_told_all_of_it(asked: list[
 def test_a_command_without_the_token_changes_nothing_and_is_refused() -> None:
     one = command(1, Pause(None))
     key, value, _ = stored(one)
-    for mac in (None, b"", mac_of("another token of somebody", value)):
-        log = CommandLog("g", TOKEN)
+    for mac in (None, b"", mac_of("another token of somebody", CLUSTER, value)):
+        log = CommandLog("g", TOKEN, CLUSTER)
         assert isinstance(log.take(key, value, mac), Refusal)
         assert log.holding == Holding()
     changed = json.dumps(json.loads(value) | {"do": "resume"}).encode()
-    assert isinstance(CommandLog("g", TOKEN).take(key, changed, mac_of(TOKEN, value)), Refusal)
+    assert isinstance(CommandLog("g", TOKEN, CLUSTER).take(key, changed, mac_of(TOKEN, CLUSTER, value)), Refusal)
+
+
+def test_a_command_holds_for_the_cluster_alone_that_it_was_signed_for() -> None:
+    kept = stored(command(1, Pause(None)))
+    assert isinstance(CommandLog("g", TOKEN, "cluster-2").take(*kept), Refusal)
+    assert isinstance(CommandLog("g", TOKEN, CLUSTER).take(*kept), Command)
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(asks, st.data())
+def test_whatever_somebody_writes_a_reader_goes_on(asked: Asked, data: st.DataObject) -> None:
+    """Any bytes, and any change to a command: none raises, and none counts without a signature."""
+    log = CommandLog("g", TOKEN, CLUSTER)
+    said = json.loads(command(1, asked).value())
+    name = data.draw(st.sampled_from(sorted(said)))
+    said[name] = data.draw(ANY_JSON)
+    value = json.dumps(said).encode()
+    for garbage in (value, data.draw(st.binary()), b"[" * 100_000, b'{"version": 1, "number": 1e999}'):
+        assert not isinstance(log.take(str(said["id"]).encode(errors="replace"), garbage, b"no signature"), Command)
+        log.take(b"c1", garbage, log.mac_of(garbage))  # signed, whatever it is
+    json.dumps(log.holding.to_dict())
 
 
 def test_the_token_is_not_in_what_is_stored() -> None:
@@ -158,7 +186,7 @@ def test_the_token_is_not_in_what_is_stored() -> None:
 
 
 def test_another_groups_command_is_none_of_ours() -> None:
-    log = CommandLog("g", TOKEN)
+    log = CommandLog("g", TOKEN, CLUSTER)
     assert log.take(*stored(command(1, Pause(None), group="h"))) is None
     assert log.take(b"x", b"garbage", b"") is None
     assert log.take(b"c1", None, None) is None
@@ -166,7 +194,7 @@ def test_another_groups_command_is_none_of_ours() -> None:
 
 
 def test_of_two_senders_at_once_the_later_one_is_refused_by_every_reader() -> None:
-    log = CommandLog("g", TOKEN)
+    log = CommandLog("g", TOKEN, CLUSTER)
     assert isinstance(log.take(*stored(command(1, Pause(None), "a"))), Command)
     second = log.take(*stored(command(1, Resume(None), "b")))
     assert isinstance(second, Refusal)

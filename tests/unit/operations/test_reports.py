@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from keylane import Snapshot
+from keylane.cli.operate_show import print_log, print_members
 from keylane.consumer.events import Pause
 from keylane.consumer.passing import Passing
-from keylane.desk.members import log_report
+from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot, Wait
+from keylane.desk.members import keys_report, log_report, members_report
+from keylane.flow.breakers import OpenBreaker
+from keylane.flow.failures import FailureKind
+from keylane.flow.keys import KeyRule, Where
 from keylane.kafka.membership import Seek, Target
 from keylane.operations.commands import Command, Holding
 from keylane.operations.reports import SILENT_MS, Members, key_of, value_of
 from keylane.operations.results import Result, read_result
+from keylane.ui.views import member_rows, work
 
 if TYPE_CHECKING:
     from keylane.operations.reports import Report
@@ -104,3 +113,73 @@ def test_an_answer_of_records_is_read_and_one_without_any_by_an_older_keylane_to
 def test_what_a_command_is_about_is_said() -> None:
     assert Command("c", "g", 1, 5, "ops", Pause(None)).about == "all"
     assert Command("c", "g", 1, 5, "ops", Pause((("t", 0), ("t", 2)))).about == "t-0, t-2"
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+def busy() -> Report:
+    """With something of everything in it."""
+    snapshot = Snapshot(
+        processed=3,
+        partitions=(PartitionSnapshot("t", 0, 1, 1, 0, 0, 1, 5, remaining=4),),
+        oldest=OldestRecord("t", 0, 1, 5),
+        failures=(FailureKind("ValueError", "f (a.py:1)", 2, ""),),
+        breakers=(OpenBreaker("s", 5),),
+        waits=Wait("g", ("m",), 5),
+    )
+    row = {"lane": 0, "topic": "t", "partition": 0, "offset": 1, "why": "runs", "attempt": 1, "age_ms": 5}
+    row |= {"due_in_ms": None, "behind": 1, "key": None}
+    lanes = [
+        {
+            "lane": 0,
+            "state": "running",
+            "pid": 1,
+            "host": "h",
+            "executorId": "1",
+            "launches": 1,
+            "failures": 0,
+            "partitions": ["t-0"],
+        }
+    ]
+    held = Holding().after(KeyRule(Where.parse("key=a"), "hold")).to_dict()
+    more: Any = {"snapshot": snapshot.to_dict(), "holding": held, "lanes": lanes}
+    more |= {"in_hand": [row], "waiting": [row], "queues": [row]}
+    made: Any = {**report(), **more}
+    return cast("Report", json.loads(value_of(made)))
+
+
+def change(value: Any, data: st.DataObject) -> Any:
+    """The same with something else somewhere in it."""
+    if isinstance(value, dict) and value and data.draw(st.integers(0, 4)):
+        name = data.draw(st.sampled_from(sorted(value)))
+        if data.draw(st.booleans()) and data.draw(st.booleans()):
+            return {other: one for other, one in value.items() if other != name}
+        return value | {name: change(value[name], data)}
+    if isinstance(value, list) and value and data.draw(st.integers(0, 4)):
+        return [change(value[0], data), *value[1:]]
+    return data.draw(ANY_JSON)
+
+
+def test_a_report_with_something_of_everything_is_one() -> None:
+    members = Members("g")
+    members.take(key_of("m"), value_of(busy()), 0)
+    assert members.reports.keys() == {"m"}
+
+
+@given(st.data())
+def test_whatever_somebody_writes_for_a_report_who_shows_it_goes_on(data: st.DataObject) -> None:
+    members = Members("g")
+    members.take(key_of("m"), value_of(report("m")), 0)
+    members.take(key_of("x"), json.dumps(change(busy(), data)).encode(), 0)
+    members.take(key_of("y"), data.draw(st.binary(max_size=20)), 0)
+    answered = Result.of(Command("c", "g", 1, 5, "me", Pause(None)), "m", "done", 6)
+    members.take(answered.key, json.dumps(change(json.loads(answered.value("g")), data)).encode(), 0)
+    assert "m" in members.reports
+    json.dumps([member_rows(members, 0), work(members, 0), keys_report(members, 0, 9)])
+    print_members(members_report(members, 0))
+    print_log(log_report(members))
