@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from crc32c import crc32c
 
 from keylane.broker.process import BrokerProcess
 from keylane.cli import main
 from keylane.errors import PeerError
+from keylane.kafka import unreadable
 from keylane.kafka.ranges import RangeReader
-from keylane.wire.batches import batches
+from keylane.wire.batches import CRC_START, batches
 from kit.stage import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import keylane as kl
@@ -37,6 +39,15 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 def damaged(broker: BrokerProcess, when: When) -> Stage:
     """A topic with a batch for each record, one of which was altered."""
+
+    def alter(batch: bytearray) -> None:
+        at = batch.index(b"value-20")
+        batch[at : at + 5] = b"VALUE"
+
+    return altered(broker, when, alter)
+
+
+def altered(broker: BrokerProcess, when: When, alter: Callable[[bytearray], None]) -> Stage:
     stage = Stage(broker.bootstrap, "damage")
     stage.create(1)
     producer = Producer({"bootstrap.servers": broker.bootstrap})
@@ -48,11 +59,14 @@ def damaged(broker: BrokerProcess, when: When) -> Stage:
         assert broker.terminate() == 0
     path = broker.data_dir / "topics" / f"{stage.topic}-0" / f"{0:020d}.log"
     data = bytearray(path.read_bytes())
-    (position,) = [at for at, header in batches(bytes(data)) if header.base_offset == DAMAGED]
-    at = data.index(b"value-20", position)
+    ((position, length),) = [
+        (at, header.length) for at, header in batches(bytes(data)) if header.base_offset == DAMAGED
+    ]
+    batch = data[position : position + length]
+    alter(batch)
     with path.open("r+b") as file:  # in place: a running broker has the file open
-        file.seek(at)
-        file.write(b"VALUE")
+        file.seek(position)
+        file.write(batch)
     if when == "while it is stopped":
         broker.start()
     return stage
@@ -138,3 +152,20 @@ def test_another_client_is_told_too(broker: BrokerProcess) -> None:
     assert message.offset() == DAMAGED
     assert values == [b"value-%d" % number for number in range(DAMAGED)]
     client.close()
+
+
+def test_a_pipeline_names_records_that_no_client_can_read(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checksum is right, so librdkafka asks for them again and again, without a word."""
+
+    def alter(batch: bytearray) -> None:
+        batch[batch.index(b"value-20") - 1] = 0x7E  # the value's length
+        batch[CRC_START - 4 : CRC_START] = crc32c(batch[CRC_START:]).to_bytes(4, "big")
+
+    monkeypatch.setattr(unreadable, "AFTER_S", 0.5)
+    stage = altered(broker, "while it is stopped", alter)
+    seen = Seen()
+    with pytest.raises(PeerError, match=f"{stage.topic}-0@{DAMAGED}: .* cannot be read by any client .*-offset 21`"):
+        stage.run(seen, ordering="key")
+    assert sorted(seen.values) == list(range(DAMAGED))

@@ -12,6 +12,7 @@ import itertools
 from itertools import groupby
 from queue import Empty, SimpleQueue
 from time import monotonic
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException, Message, TopicPartition
@@ -43,6 +44,7 @@ from keylane.kafka.places import SERVERS, are_apart, for_groups
 from keylane.kafka.presence import Heartbeats, Presence, interval_ms, session_s
 from keylane.kafka.settings import consumer_settings, fetcher_settings, is_cooperative, makes_topics, member_settings
 from keylane.kafka.unassigned_wait import UnassignedWait
+from keylane.kafka.unreadable import UnreadableBatches
 from keylane.options import DeadLetter
 from keylane.patterns import is_pattern
 from keylane.pipeline import OFFSETS_SERVERS, External
@@ -97,7 +99,9 @@ class KafkaConsumer:
         exact.check(self._group, str(self._settings["client.id"]))
         reader = client_of(Consumer, fetcher_settings(self._settings), "consumer")
         self._logs = self._new_logs()
-        self._fetcher = Fetcher(reader, Logs(reader, self._patience, self._faults), self._faults, self.suspect)
+        self._fetcher = Fetcher(
+            reader, Logs(reader, self._patience, self._faults), self._faults, self.suspect, pipeline.kafka
+        )
         self._commits = exact.CommitQueue(self._group)
         self._member = self._new_member()
         rejoin = None if self._instance is None else lambda: self._member.rejoin()
@@ -358,9 +362,14 @@ class Fetcher:
     """
 
     def __init__(
-        self, client: Consumer, logs: Logs, faults: Faults, missing: Callable[[str], None] = lambda _: None
+        self,
+        client: Consumer,
+        logs: Logs,
+        faults: Faults,
+        missing: Callable[[str], None] = lambda _: None,
+        kafka: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """`missing` is told of topics that a broker does not know."""
+        """`missing` is told of topics that a broker does not know. `kafka`: the pipeline's settings."""
         self._client = client
         self._logs = logs
         self._faults = faults
@@ -373,6 +382,9 @@ class Fetcher:
         """All that were ever read."""
         self._paused: set[tuple[str, int]] = set()
         self.open_wait = OpenWait()
+        self._unreadable = UnreadableBatches(kafka, faults)
+        self._has_room = False
+        """Whether the last poll asked for records."""
 
     # --- any thread ---
 
@@ -393,7 +405,8 @@ class Fetcher:
         """See `ConsumerPort.poll`."""
         for_assignment_s = 0 if self._epochs else timeout_s  # nothing else can come first
         self._obey(for_assignment_s)
-        if max_records <= 0:
+        self._has_room = max_records > 0
+        if not self._has_room:
             return None
         messages = consume_some(self._client, max_records, timeout_s - for_assignment_s)
         return self._by_partition(messages) if messages else None
@@ -419,6 +432,8 @@ class Fetcher:
             if high >= 0:  # below: nothing was fetched yet
                 ends[name] = high
         self.open_wait.look(ends, self._paused, monotonic())
+        if self._has_room:
+            self._unreadable.look(ends, self._paused | self.open_wait.names, monotonic())
         return ends
 
     def close(self) -> None:
@@ -439,8 +454,9 @@ class Fetcher:
         self._leaders.learn(one.topic for one in starts)
         self._client.incremental_assign(positions)
         self._client.resume(positions)  # librdkafka keeps a pause over an assignment; a new one has none
-        for one in starts:
+        for one, position in zip(starts, positions, strict=True):
             self._epochs[one.topic, one.partition] = one.epoch
+            self._unreadable.reach((one.topic, one.partition), position.offset)
             self._topics.add(one.topic)
 
     def _unassign(self, names: list[tuple[str, int]]) -> None:
@@ -449,6 +465,7 @@ class Fetcher:
             self._epochs.pop(name, None)
             self._paused.discard(name)
             self.open_wait.forget(name)
+            self._unreadable.forget(name)
 
     def _current(self, epochs: Mapping[tuple[str, int], int]) -> list[TopicPartition]:
         """Those whose assignment is still of that epoch."""
@@ -474,6 +491,7 @@ class Fetcher:
             polled.count += len(some)
             self.open_wait.read(name, some[-1].offset())
             if name in self._epochs:
+                self._unreadable.reach(name, some[-1].offset() + 1)
                 polled.batches.append((name, self._epochs[name], some))
         return polled
 
@@ -484,6 +502,7 @@ class Fetcher:
         if error.code() == PARTITION_END:
             if name in self._epochs:
                 self.open_wait.ended(name, message.offset())
+                self._unreadable.reach(name, message.offset())
                 polled.ends.append((name, self._epochs[name], message.offset()))
         elif error.code() == OUT_OF_RANGE:
             if name in self._epochs:
@@ -511,6 +530,7 @@ class Fetcher:
     def _move(self, name: tuple[str, int], position: int) -> None:
         """Read on from this position. `seek` does not do it: it is refused where the client has stopped fetching."""
         moved = [TopicPartition(*name, position)]
+        self._unreadable.reach(name, position)
         self._client.incremental_unassign(moved)
         self._client.incremental_assign(moved)
         if name in self._paused:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from keylane.consumer.snapshot import OpenTransactions
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Container, Mapping, Set
 
 logger = logging.getLogger("keylane.waits")
 
@@ -32,6 +32,11 @@ class OpenWait:
         self._since: dict[tuple[str, int], float] = {}
         """From when on there was more behind that."""
         self._told: set[tuple[str, int]] = set()
+
+    @property
+    def names(self) -> Set[tuple[str, int]]:
+        """Partitions that have been read to the end of what may be read."""
+        return self._ends.keys()
 
     def ended(self, name: tuple[str, int], offset: int) -> None:
         """Everything below `offset` was read, and nothing from there on may be."""
