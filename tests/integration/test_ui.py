@@ -90,6 +90,19 @@ def fill(stage: Stage, records: int, key: bytes | None = None) -> None:
     stage.fill((key or b"%d" % (number % 7), number % PARTITIONS) for number in range(records))
 
 
+@pytest.mark.parametrize(
+    ("token", "body", "status"),
+    [("\xff\xfe", "{}", 401), (TOKEN, "[" * 60_000, 400), (TOKEN, "9" * 20_000, 400)],
+    ids=["token", "depth", "number"],
+)
+def test_what_is_no_token_and_no_json_is_refused(page: Page, token: str, body: str, status: int) -> None:
+    connection = http.client.HTTPConnection(page.url[len("http://") : -1], timeout=20)
+    headers = {"Content-Type": "application/json", TOKEN_HEADER: token}  # http.client sends them as Latin-1
+    connection.request("POST", "/api/unlock", body, headers)
+    assert connection.getresponse().status == status
+    connection.close()
+
+
 def test_half_requests_are_ended(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a head nor a body that does not come keeps a connection; one that has asked may wait for its next."""
     host, _, port = page.url[len("http://") : -1].rpartition(":")

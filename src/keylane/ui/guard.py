@@ -67,7 +67,7 @@ class Guard:
             return Refusal(415, "send application/json")
         if self.token is None:
             return Refusal(403, "this page only shows: start it with the members' token")
-        if not hmac.compare_digest(headers.get(TOKEN_HEADER, "").encode(), self.token.encode()):
+        if not hmac.compare_digest(headers.get(TOKEN_HEADER, "").encode(errors="surrogateescape"), self.token.encode()):
             return Refusal(401, "that is not the token that this page was started with")
         return None
 

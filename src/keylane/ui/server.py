@@ -123,7 +123,7 @@ class Server:
                     body = json.loads(await request.read())
             except TimeoutError:
                 return _refused(408, f"the rest of the request did not come in {BODY_S:.0f} s")
-            except ValueError:
+            except (ValueError, RecursionError):  # the latter: a thousand brackets and more
                 raise UsageError("send one object of JSON") from None
             if not isinstance(body, dict):
                 raise UsageError("send one object of JSON")
