@@ -64,8 +64,8 @@ def test_a_topic_has_its_id_for_good(tmp_path: Path) -> None:
 
 
 def test_a_client_that_fetches_by_id_goes_on_with_another_topic_of_the_name(tmp_path: Path) -> None:
-    """librdkafka does: it is refused, asks for the id again, and sees by the leader's epoch that the log is another one:
-    it begins where `auto.offset.reset` says."""
+    """librdkafka does: it is refused, asks for the id again, and sees by the leader's epoch that the log is another
+    one: it begins where `auto.offset.reset` says."""
     with BrokerProcess(tmp_path / "data") as broker, ProtocolClient(broker.bootstrap) as client:
         before = create(client, "flights")
         producer = Producer({"bootstrap.servers": broker.bootstrap})

@@ -45,6 +45,7 @@ ON_LANES = {"on a lane": ("spark", pytest.mark.soak), "through Spark Connect": (
 """Which fixture has the session, and where they run."""
 covers = Covered("kafka", "topics", "handler")
 BATCHES = "unit/engine/test_engine_batches.py"
+STORE = "unit/delivery/test_exactly_once.py"
 SHOWN_ELSEWHERE = {
     "Partitions.of": "unit/spark/test_spark_supervisor.py::test_partitions_that_are_assigned_by_hand_are_divided",
     "Batch.min_size": f"{BATCHES}::test_a_batch_waits_for_its_least_size_and_no_longer_than_it_lingers",
@@ -54,7 +55,7 @@ SHOWN_ELSEWHERE = {
     "Commit.on_commits_at_brokers": "integration/test_offsets_move.py::test_a_group_begins_anew_where_it_is_told_to",
     "Commit.on_copied_map": "unit/engine/test_engine_start.py::test_a_marked_map_without_an_epoch_was_copied",
     "ExactlyOnce.scope": "unit/delivery/test_exactly_once.py::test_a_scope_holds_over_clusters",
-    "ExactlyOnce.unseen_commits": "unit/delivery/test_exactly_once.py::test_a_store_that_was_emptied_is_refused_and_both_ways_out_hold",
+    "ExactlyOnce.unseen_commits": f"{STORE}::test_a_store_that_was_emptied_is_refused_and_both_ways_out_hold",
     "operations": "spark/test_lanes_operations.py::test_lanes_are_paused_adjusted_sought_and_drained_from_outside",
     "revoke_timeout_ms": "unit/engine/test_engine_core.py::test_a_revoke_gives_up_handlers_after_its_limit",
 }
