@@ -442,4 +442,25 @@ MUTANTS = [
         argument("made_of", 3, "'key'"),
         "unit/engine/test_engine_decoding.py::test_a_handler_gets_what_they_make_and_the_undecodable_take_the_dead_letter_path",
     ),
+    Mutant(
+        "option: Commit.on_copied_map",
+        "a copied map is believed, whatever the option says",
+        "StartRule._decoded",
+        never("on_copied_map"),
+        "unit/engine/test_engine_start.py::test_a_marked_map_without_an_epoch_was_copied",
+    ),
+    Mutant(
+        "option: Commit.on_commits_at_brokers",
+        "a group begins anew at offset servers although it has commits at the brokers",
+        "Starts._check_brokers",
+        always("on_commits_at_brokers"),
+        "integration/test_offsets_move.py::test_a_start_with_offset_servers_asks_what_the_brokers_have",
+    ),
+    Mutant(
+        "option: ExactlyOnce.unseen_commits",
+        "what a store has not seen is accepted, whatever the option says",
+        "exactly_once:House._checked",
+        instead("_unseen_commits", "'accept'"),
+        "unit/delivery/test_exactly_once.py::test_a_store_that_was_emptied_is_refused_and_both_ways_out_hold",
+    ),
 ]

@@ -92,6 +92,10 @@ class Listener:
     def left(self) -> None:
         """A connection is lost."""
         self._count -= 1
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """There may be room now, where there was none."""
         if not self._is_accepting and self._again is None and self._sockets:
             self._accept_again()
 
@@ -140,6 +144,7 @@ class Listener:
                     self._new_connection, accepted, ssl=self._tls, ssl_handshake_timeout=timeout
                 )
                 is_connected = True
+                self._go_on()  # it can make room from now on, if it says nothing
         finally:
             if not is_connected:
                 accepted.close()
