@@ -71,6 +71,9 @@ class LogGroup:
         self._taken = taken
         self._lost = lost
         self._failed = failed
+        self.member_id = ""
+        """In the group; empty before it has joined. Any thread may read it: one that asks the client waits for as long
+        as the client is polled, which may be for ever."""
         self._held: set[int] = set()
         """What the group has said is this member's."""
         self._is_closing = threading.Event()
@@ -79,11 +82,6 @@ class LogGroup:
 
     def start(self) -> None:
         self._thread.start()
-
-    @property
-    def member_id(self) -> str:
-        """In the group; empty before it has joined. Any thread."""
-        return str(self._consumer.memberid() or "")
 
     def rejoin(self) -> None:
         """Leave and join again: the group then says anew who has what."""
@@ -100,6 +98,7 @@ class LogGroup:
             self._join()
             while not self._is_closing.is_set():
                 self._consumer.poll(POLL_S)
+                self.member_id = str(self._consumer.memberid() or "")
                 if self._must_rejoin.is_set():
                     self._must_rejoin.clear()
                     self._consumer.unsubscribe()
