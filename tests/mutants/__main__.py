@@ -102,9 +102,11 @@ def _try(mutant: Mutant) -> Verdict:
     except AimError as error:
         return Verdict(mutant, is_dead=False, text=str(error), seconds=0.0)
     with tempfile.TemporaryDirectory(prefix="keylane-mutant-") as folder:
-        code = run(module, Path(folder), [mutant.test], TIMEOUT_S).code
-    text = {0: "lives", 1: "dead", None: f"hangs {TIMEOUT_S} s"}.get(code, f"pytest ends with {code}")
-    return Verdict(mutant, is_dead=code == 1, text=text, seconds=time.monotonic() - begin)
+        ended = run(module, Path(folder), [mutant.test], TIMEOUT_S)
+    # The test's failure counts, not how pytest ended: a thread that the fault killed fails pytest itself afterwards.
+    is_dead = bool(ended.noticed_by) and ended.code is not None
+    how = {0: "lives", None: f"hangs {TIMEOUT_S} s"}.get(ended.code, f"pytest ends with {ended.code}")
+    return Verdict(mutant, is_dead, "dead" if is_dead else how, seconds=time.monotonic() - begin)
 
 
 def _name(mutant: Mutant) -> str:
