@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import Fatal, KeylaneError, OutageError, UndecodableError, UsageError
+from keylane.telling import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,11 +207,4 @@ def logged_line_of(error: BaseException) -> str:
 
 def printable(text: str, most: int = MAX_TEXT) -> str:
     """Up to `most` characters, each of which has bytes and moves no cursor: others are as Python escapes them."""
-    cut = str.__getitem__(text, slice(most))
-    if cut.isprintable():
-        return cut
-    return "".join(one if one.isprintable() or one in "\n\t" else _escaped(one) for one in cut)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()
+    return visible(str.__getitem__(text, slice(most)), but="\n\t")

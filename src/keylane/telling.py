@@ -42,12 +42,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def visible(text: str) -> str:
+def visible(text: str, but: str = "") -> str:
     """Text that others may have written, for a terminal or a line of a log: each character that shows nothing by itself
-    (a control character, a line's end, one that turns the direction of what follows) as Python escapes it."""
+    (a control character, a line's end, one that turns the direction of what follows) as Python escapes it, but for
+    these."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+    return "".join(
+        one if one.isprintable() or one in but else one.encode("unicode_escape").decode("ascii") for one in text
+    )
 
 
 def is_secret(name: str) -> bool:
