@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import peers
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # exported untyped
     AdminClient,
     AlterConfigOpType,
@@ -16,16 +12,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # exported unt
     NewPartitions,
     ResourceType,
 )
+from peers.mirror import mirroring
 
 from compat.results import Outcome, check, until
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import BulkProducer, read_to_end
 from keylane.records import Output
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-MAIN = "org.apache.kafka.connect.mirror.MirrorMaker"
 WAIT_S = 180.0
 """For a JVM that starts Connect on a crowded machine."""
 COUNT, PARTITIONS = 500, 2
@@ -38,19 +31,11 @@ here->there.enabled = true
 there->here.enabled = false
 here->there.topics = {topic}
 here->there.groups = readers
-replication.factor = 1
-checkpoints.topic.replication.factor = 1
-heartbeats.topic.replication.factor = 1
-offset-syncs.topic.replication.factor = 1
-offset.storage.replication.factor = 1
-status.storage.replication.factor = 1
-config.storage.replication.factor = 1
 refresh.topics.interval.seconds = 1
 refresh.groups.interval.seconds = 1
 sync.topic.configs.interval.seconds = 1
 sync.topic.acls.enabled = false
 emit.checkpoints.interval.seconds = 1
-emit.heartbeats.enabled = false
 sync.group.offsets.enabled = true
 sync.group.offsets.interval.seconds = 1
 offset.lag.max = 0
@@ -88,7 +73,7 @@ def mirror(bootstrap: str, folder: str) -> list[Outcome]:
 
         until(is_copied, "the group's offsets are copied", WAIT_S)
 
-    with _running(bootstrap, Path(folder)):
+    with mirroring(PROPERTIES.format(bootstrap=bootstrap, topic=TOPIC), Path(folder)):
         tests = {
             "records": copied,
             "configs of topics, and their changes": configs,
@@ -96,21 +81,6 @@ def mirror(bootstrap: str, folder: str) -> list[Outcome]:
             "offsets of groups": offsets,
         }
         return [check(name, test) for name, test in tests.items()]
-
-
-@contextmanager
-def _running(bootstrap: str, folder: Path) -> Iterator[None]:
-    properties = folder / "mirror.properties"
-    properties.write_text(PROPERTIES.format(bootstrap=bootstrap, topic=TOPIC))
-    options = ["-Xmx384m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
-    command = ["java", *options, "-cp", f"{peers.jars('mirror')}/*", MAIN, str(properties)]
-    with (folder / "mirror.log").open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-        try:
-            yield
-        finally:
-            process.kill()
-            process.wait()
 
 
 def _produce(bootstrap: str, first: int) -> None:

@@ -7,13 +7,12 @@ a guarantee that a repeat would break refuses the start until it is told to run 
 
 from __future__ import annotations
 
-import subprocess
 import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import peers
 import pytest
+from peers.mirror import mirroring
 
 import keylane as kl
 from keylane.kafka.admin import Admin
@@ -21,12 +20,10 @@ from keylane.kafka.bulk import BulkProducer
 from kit.stage import Stage, ThreadMember, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.soak
 
-MAIN = "org.apache.kafka.connect.mirror.MirrorMaker"
 WAIT_S = 180.0
 PROPERTIES = """\
 clusters = from, to
@@ -42,14 +39,6 @@ from->to.emit.checkpoints.interval.seconds = 1
 from->to.refresh.groups.interval.seconds = 1
 from->to.refresh.topics.interval.seconds = 1
 from->to.replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy
-replication.factor = 1
-checkpoints.topic.replication.factor = 1
-heartbeats.topic.replication.factor = 1
-offset-syncs.topic.replication.factor = 1
-offset.storage.replication.factor = 1
-status.storage.replication.factor = 1
-config.storage.replication.factor = 1
-emit.heartbeats.enabled = false
 dedicated.mode.enable.internal.rest = false
 """
 MODES: tuple[Any, ...] = ("at_least_once", "at_most_once", "almost_once", "transactional")
@@ -122,22 +111,6 @@ def fill(servers: str, groups: list[Group], values: range) -> None:
                 producer.produce(kl.Output(group.topic, b"%d" % value, b"%d" % value, partition=0))
 
 
-@contextmanager
-def mirroring(source: str, target: str, groups: list[Group], folder: Path) -> Iterator[None]:
-    file = folder / "mirror.properties"
-    names = {"topics": ",".join(one.topic for one in groups), "groups": ",".join(f"group-{one.name}" for one in groups)}
-    file.write_text(PROPERTIES.format(source=source, target=target, **names))
-    options = ["-Xmx384m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
-    command = ["java", *options, "-cp", f"{peers.jars('mirror')}/*", MAIN, str(file)]
-    with (folder / "mirror.log").open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-        try:
-            yield
-        finally:
-            process.kill()
-            process.wait()
-
-
 def copy(source: str, target: str, groups: list[Group], folder: Path) -> None:
     """Until the records and the commits of all groups are there."""
     folder.mkdir()
@@ -157,7 +130,11 @@ def copy(source: str, target: str, groups: list[Group], folder: Path) -> None:
         )
 
     assert names
-    with mirroring(source, target, groups, folder):
+    what = {
+        "topics": ",".join(one.topic for one in groups),
+        "groups": ",".join(f"group-{one.name}" for one in groups),
+    }
+    with mirroring(PROPERTIES.format(source=source, target=target, **what), folder):
         until(is_copied, lambda: (folder / "mirror.log").read_text(errors="replace")[-2_000:], WAIT_S)
 
 
