@@ -127,16 +127,22 @@ class Admin:
             raise UsageError("kafka['bootstrap.servers'] is missing: give HOST:PORT")
         self._kafka = kafka
         self._timeout_ms = timeout_ms
-        self._settings, self._client, self._questions = _asker(for_records(kafka), timeout_ms)
+        self._settings, self._questions = _asker(for_records(kafka), timeout_ms)
         self._ask = self._questions.ask
-        self._group_settings, self._group_client, self._group_questions = (
-            _asker(for_groups(kafka), timeout_ms)
-            if are_apart(kafka)
-            else (self._settings, self._client, self._questions)
+        self._group_settings, self._group_questions = (
+            _asker(for_groups(kafka), timeout_ms) if are_apart(kafka) else (self._settings, self._questions)
         )
         self._ask_group = self._group_questions.ask
         self._consumers: dict[str, Consumer] = {}
         self._consumers_lock = threading.Lock()
+
+    @property
+    def _client(self) -> AdminClient:
+        return self._questions.client
+
+    @property
+    def _group_client(self) -> AdminClient:
+        return self._group_questions.client
 
     @cached_property
     def at_brokers(self) -> Admin:
@@ -322,7 +328,14 @@ class Admin:
 
         def attempt(timeout_s: float) -> dict[Partition, LedOffset | None]:
             futures = self._client.list_offsets(asked, isolation_level=level, request_timeout=timeout_s)
-            return {(one.topic, one.partition): _offset(future, timeout_s) for one, future in futures.items()}
+            try:
+                return {(one.topic, one.partition): _offset(future, timeout_s) for one, future in futures.items()}
+            except KafkaException as raised:
+                if error_of(raised).code() == KafkaError.UNKNOWN_LEADER_EPOCH:
+                    # The log was put back to an older copy. The client keeps the latest epoch that it has heard of, and
+                    # asks with that for ever; a new one has heard of none.
+                    self._questions.client = client_of(AdminClient, self._settings)
+                raise
 
         return dict.fromkeys(specs) | (self._ask(what, attempt) if asked else {})
 
@@ -497,8 +510,8 @@ class Admin:
             return self._consumers[group]
 
 
-def _asker(kafka: Mapping[str, object], timeout_ms: int) -> tuple[dict[str, object], AdminClient, Questions]:
-    """A client of these servers, its settings, and who asks by it. Raises `UsageError`."""
+def _asker(kafka: Mapping[str, object], timeout_ms: int) -> tuple[dict[str, object], Questions]:
+    """Who asks these servers, and the settings of its client. Raises `UsageError`."""
     dropped = CONSUMER_ONLY | PRODUCER_ONLY | TRACKING_SETTINGS.keys()
     settings: dict[str, object] = {"client.id": "keylane", "log_level": _LOG_CRITICAL, "logger": logger}
     # Its only connection may be to a node that hangs: that one is dropped while there is time to ask another one.
@@ -507,7 +520,7 @@ def _asker(kafka: Mapping[str, object], timeout_ms: int) -> tuple[dict[str, obje
     last_error = LastError()
     settings |= {"error_cb": last_error.remember, "allow.auto.create.topics": False}  # who asks makes no topic
     client = client_of(AdminClient, settings)
-    return settings, client, Questions(client, last_error, str(kafka[SERVERS]), timeout_ms / 1000)
+    return settings, Questions(client, last_error, str(kafka[SERVERS]), timeout_ms / 1000)
 
 
 def _answer(future: Future[Any], timeout_s: float) -> Any:

@@ -380,6 +380,8 @@ class Fetcher:
         """The partitions that are read, and the epoch of each assignment."""
         self._topics: set[str] = set()
         """All that were ever read."""
+        self._newest: dict[tuple[str, int], tuple[int, int]] = {}
+        """Offset and leader epoch of the last record that was read."""
         self._paused: set[tuple[str, int]] = set()
         self.open_wait = OpenWait()
         self._unreadable = UnreadableBatches(kafka, faults)
@@ -464,6 +466,7 @@ class Fetcher:
         for name in names:
             self._epochs.pop(name, None)
             self._paused.discard(name)
+            self._newest.pop(name, None)
             self.open_wait.forget(name)
             self._unreadable.forget(name)
 
@@ -491,9 +494,22 @@ class Fetcher:
             polled.count += len(some)
             self.open_wait.read(name, some[-1].offset())
             if name in self._epochs:
+                self._check_leader(name, some[-1])
                 self._unreadable.reach(name, some[-1].offset() + 1)
                 polled.batches.append((name, self._epochs[name], some))
         return polled
+
+    def _check_leader(self, name: tuple[str, int], last: Message) -> None:
+        """Within one log leader epochs rise. The client holds those against the log that rise, and passes over those
+        that fall, as they do where all brokers were put back to an older copy."""
+        offset, epoch = last.offset() or 0, last.leader_epoch()
+        if epoch is None:  # an old broker's, or of a batch in an old format
+            return
+        last_offset, last_epoch = self._newest.get(name, (offset, epoch))
+        if offset > last_offset and epoch < last_epoch:
+            went_back = f"the leader epoch went back, from {last_epoch} at offset {last_offset} to {epoch} at {offset}"
+            raise PeerError(_cut(name, went_back))
+        self._newest[name] = offset, epoch
 
     def _on_event(self, message: Any, polled: Polled) -> None:
         """A message that is not a record: the end of a partition, or an error."""

@@ -8,6 +8,7 @@ where it was, and what a writer could not bring anywhere in a minute is given up
 
 from __future__ import annotations
 
+import threading
 import uuid
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -37,6 +38,8 @@ END_S = 30.0
 CLIENT_ID = {"client.id": "keylane"}
 GIVE_UP_MS = 60_000
 """After which a writer gives a record up."""
+FAILED_FOR_GOOD = frozenset({KafkaError._FATAL, KafkaError._PURGE_QUEUE, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER})
+"""Of a record that was in a client whose log went back."""
 
 
 class Entry(NamedTuple):
@@ -67,6 +70,9 @@ class KeyedReader:
         self._client.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
         self.position = 0
         """Behind the last record that was read."""
+        self.is_another = False
+        """Whether the log is another one than that which was read: its offsets went back, or its leader epochs did."""
+        self._epoch = -1
 
     def to_end(self) -> list[Entry]:
         """All records up to the end that the topic has now. Raises `PeerError` when the topic cannot be read,
@@ -98,7 +104,7 @@ class KeyedReader:
         for message in messages:
             if (error := message.error()) is None:
                 found.append(_entry(message))
-                self.position = (message.offset() or 0) + 1
+                self._observe(message.offset() or 0, message.leader_epoch())
             elif error.code() == PARTITION_END:
                 is_end = True
             elif error.code() in DAMAGED:
@@ -106,6 +112,11 @@ class KeyedReader:
             elif error.code() not in PASSING:
                 raise PeerError(f"topic {self._topic!r} cannot be read: {describe(error)}")
         return found, is_end
+
+    def _observe(self, offset: int, epoch: int | None) -> None:
+        epoch = self._epoch if epoch is None else epoch
+        self.is_another |= offset < self.position or epoch < self._epoch
+        self.position, self._epoch = offset + 1, epoch
 
 
 def _entry(message: Message) -> Entry:
@@ -135,10 +146,42 @@ class KeyedWriter:
                 "socket.timeout.ms": SILENT_MS,
             }
         )
-        self._client = client_of(Producer, CLIENT_ID | dict(connecting(kafka)) | ours)
+        self._settings = CLIENT_ID | dict(connecting(kafka)) | ours
+        self._client = client_of(Producer, self._settings)
+        self._lock = threading.Lock()
+        """Guards the client's replacement."""
+        self._has_failed = False
+        """The client takes nothing any more: its log was put back to an older copy, and knows other sequences."""
+        self._not_taken: list[Message] = []
+        """What it had not brought anywhere then."""
 
     def write(self, key: bytes, value: bytes | None, headers: Sequence[tuple[str, bytes]] = ()) -> None:
         """Hand one over; None deletes the key."""
+        with self._lock:
+            self._replace_failed()
+            self._produce(key, value, headers)
+            self._serve(self._client.poll, 0)
+
+    def flush(self, within_s: float) -> bool:
+        """Wait until all are acknowledged or given up; whether they are within the time."""
+        until = monotonic() + within_s
+        while True:
+            left = self._serve(self._client.flush, max(until - monotonic(), 0))
+            with self._lock:
+                if not self._replace_failed():
+                    return left == 0
+
+    def _replace_failed(self) -> bool:
+        if not self._has_failed:
+            return False
+        self._client = client_of(Producer, self._settings)
+        self._has_failed = False
+        again, self._not_taken = self._not_taken, []
+        for one in again:
+            self._produce(one.key() or b"", one.value(), cast("HasHeaders", one).headers() or [])
+        return True
+
+    def _produce(self, key: bytes, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> None:
         try:
             self._client.produce(
                 self._topic, key=key, value=value, headers=list(headers), partition=0, on_delivery=self._delivered
@@ -147,12 +190,20 @@ class KeyedWriter:
             self._refused("too much waits to be written")
         except KafkaException as raised:
             self._delivered(error_of(raised), None)
-        self._client.poll(0)
 
-    def flush(self, within_s: float) -> bool:
-        """Wait until all are acknowledged or given up; whether they are within the time."""
-        return self._client.flush(within_s) == 0
+    def _serve(self, call: Callable[[float], int], wait_s: float) -> int:
+        """Make a call that serves reports. Returns how many records are left."""
+        try:
+            return call(wait_s)
+        except KafkaException:
+            self._has_failed = True
+            return 0
 
-    def _delivered(self, error: KafkaError | None, _: object) -> None:
-        if error is not None and error.code() != KafkaError._MSG_TIMED_OUT:
+    def _delivered(self, error: KafkaError | None, message: Message | None) -> None:
+        if error is None or error.code() == KafkaError._MSG_TIMED_OUT:
+            return
+        if message is not None and error.code() in FAILED_FOR_GOOD:
+            self._has_failed = True
+            self._not_taken.append(message)
+        else:
             self._refused(describe(error))

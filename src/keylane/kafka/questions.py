@@ -59,12 +59,12 @@ class LastError:
 
 
 class Questions:
-    """Asks on behalf of one client, which tells its errors to `last_error`."""
+    """Asks on behalf of one client, which tells its errors to `last_error`, and can be replaced."""
 
     def __init__(self, client: AdminClient, last_error: LastError, servers: str, timeout_s: float) -> None:
         self.servers = servers
         self.timeout_s = timeout_s
-        self._client = client
+        self.client = client
         self._last_error = last_error
 
     def ask(self, what: str, attempt: Callable[[float], T]) -> T:
@@ -83,7 +83,7 @@ class Questions:
             except KafkaException as raised:
                 error = error_of(raised)
             else:
-                self._client.poll(0)
+                self.client.poll(0)
                 self._last_error.text = None  # the connection works; the client tells an error once, not each time
                 return answer
             said = said if error.code() in NO_ANSWER else error
@@ -99,14 +99,14 @@ class Questions:
     def _look(self) -> bool:
         """Whether any broker answers. The client knows then which there are, and what they lead."""
         try:
-            self._client.list_topics(timeout=LOOK_S)
+            self.client.list_topics(timeout=LOOK_S)
         except KafkaException:  # what is told is the question's own error
             return False
         return True
 
     def _failure(self, what: str, error: KafkaError, took_s: float, *, cluster_is_there: bool) -> PeerError:
         if error.code() in NO_ANSWER and not cluster_is_there:
-            self._client.poll(0)
+            self.client.poll(0)
             why = self._last_error.text or describe(error)
             return BrokerUnavailableError(
                 f"no Kafka broker answered at {self.servers!r} within {self.timeout_s:g} s ({why}): "

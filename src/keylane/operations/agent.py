@@ -195,7 +195,8 @@ class Agent:
         try:
             for topic in self._topics:
                 reader = self._reader if topic.name == self._commands_topic else None
-                if topic.is_another(0 if reader is None else reader.position):
+                was_put_back = reader is not None and reader.is_another
+                if topic.is_another(0 if reader is None else reader.position) or was_put_back:
                     self._restore(topic)
             if monotonic() >= self._check_at:
                 self._check()
