@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from keylane.records import Produced, Record
 
 OffsetReset = Literal["earliest", "latest", "error"]
+LATEST_THEN_EARLIEST = "latest_then_earliest"
 OnCommitsAtBrokers = Literal["fail", "begin_anew"]
 OnForeignMetadata = Literal["fail_on_unknown_map", "ignore", "fail"]
 OnCopiedMap = Literal["run_again", "fail", "believe"]
@@ -277,7 +278,9 @@ class Pipeline(Flow):
     """When to commit, and what else a commit says; or that nothing is committed to Kafka."""
     offset_reset: OffsetReset | str = "latest"
     """Where a partition without a committed offset starts; the choice is committed before the first record runs.
-    "by_duration:PT24H" (ISO 8601, as Kafka's `auto.offset.reset`): at the first record of the last 24 hours."""
+    "by_duration:PT24H" (ISO 8601, as Kafka's `auto.offset.reset`): at the first record of the last 24 hours.
+    "latest_then_earliest": a group that has committed nothing for a topic starts at the ends of the partitions that are
+    there; one that is added later is read from its beginning (what "latest" passes over, in every client)."""
     beyond_log_end: OffsetReset = "error"
     """Where a partition starts whose committed offset is beyond the end of its log (the topic was made anew), or beyond
     the place where its log was cut since (docs/mirrors.md): "earliest" is where it was cut, or the log's start where
@@ -326,7 +329,8 @@ class Pipeline(Flow):
             check_whole(name, getattr(self, name), least)
         check_kind("commit", self.commit, (Commit, External))
         if duration_ms(self.offset_reset) is None:
-            check_choice("offset_reset", self.offset_reset, (*get_args(OffsetReset), "by_duration:PT24H (a duration)"))
+            choices = (*get_args(OffsetReset), LATEST_THEN_EARLIEST)
+            check_choice("offset_reset", self.offset_reset, (*choices, "by_duration:PT24H (a duration)"))
         check_choice("beyond_log_end", self.beyond_log_end, get_args(OffsetReset))
         if not isinstance(self.rebalance_listener, RebalanceListener | None):
             raise UsageError(
@@ -399,6 +403,11 @@ class Pipeline(Flow):
                 raise UsageError(
                     f"delivery={self.delivery!r} needs commits that keylane makes: leave it at 'at_least_once' with "
                     "commit=External(...), where what is repeated is up to the offsets that you keep"
+                )
+            if self.offset_reset == LATEST_THEN_EARLIEST:
+                raise UsageError(
+                    f"offset_reset={LATEST_THEN_EARLIEST!r}: with commit=External(...) no commits tell which "
+                    "partitions are new: have start_offsets return their starts"
                 )
             if self.on_committed is not None:
                 raise UsageError("on_committed: with commit=External(...) there are no commits: use on_commit")

@@ -246,6 +246,7 @@ class GroupMember:
 
     def _begin(self) -> None:
         """Join the group; or take what is assigned by hand, and take no part in any."""
+        self._starts.look(lambda: list(self._pipeline.assignment) or self._logs.partitions(self._pipeline.subscription))
         if self._pipeline.assignment:
             self._do(self._membership.assigned_by_hand(list(self._pipeline.assignment)))
             return
@@ -330,6 +331,8 @@ class GroupMember:
                 self._do(self._membership.topic_is_there(topic, answer.partitions))
             elif answer.error.code() in NO_PARTITION:
                 self._do(self._membership.topic_is_unknown(topic, now))
+                if self._membership.is_deleted(topic):
+                    self._starts.forget(topic)
 
     def _on_fenced(self, instance: InstanceName) -> None:
         """librdkafka has given the client up: nothing of it can be committed any more."""

@@ -28,7 +28,7 @@ from keylane.kafka.moving import check_no_commits_at_brokers
 from keylane.kafka.places import are_apart, for_records
 from keylane.offsets import OffsetMap, encode
 from keylane.offsets.edits import replayed, rewritten, standing
-from keylane.pipeline import Commit, External, duration_ms
+from keylane.pipeline import LATEST_THEN_EARLIEST, Commit, External, duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -76,6 +76,22 @@ class Starts:
         self._external = isinstance(pipeline.commit, External)
         self.heard: Callable[[float], None] = lambda _: None
         """Told when the coordinator has answered."""
+        self._older: frozenset[tuple[str, int]] = frozenset()
+        """The partitions that were there when a group that had committed nothing for their topics began."""
+
+    def look(self, partitions: Callable[[], Names]) -> None:
+        """Before the first join, with the partitions that are there of what will be subscribed to. Later it could not
+        be told whether the group has just begun: other members have committed their starts."""
+        if self._pipeline.offset_reset != LATEST_THEN_EARLIEST:
+            return
+        names = partitions()
+        commits = self._committed(names, self._patience.give_up_at()) if names else []
+        begun = {one.topic for one in commits if one.offset >= 0}
+        self._older = frozenset(name for name in names if name[0] not in begun)
+
+    def forget(self, topic: str) -> None:
+        """It was deleted: one of its name is another, and later."""
+        self._older = frozenset(name for name in self._older if name[0] != topic)
 
     def resolved(self, names: Names, targets: Mapping[tuple[str, int], Target] | None = None) -> list[Start]:
         """Where each partition starts: at its target, if it has one. A start that was not committed is, before anything
@@ -179,7 +195,7 @@ class Starts:
         found = [self._at(name, targets[name]) for name in sought]
         if asked:
             found += self._from_user(asked) if self._external else self._from_group(asked, give_up_at)
-        return [self._by_duration(one) for one in found]
+        return [self._by_option(one) for one in found]
 
     def _at(self, name: tuple[str, int], target: Target) -> Committed:
         low, high = self._logs.bounds(*name)
@@ -188,14 +204,17 @@ class Starts:
         assert target.time_ms is not None
         return Committed(*name, self._offset_at(name, target.time_ms, high), "", low, high)
 
-    def _by_duration(self, found: Committed) -> Committed:
-        """The start of a partition without a committed offset, when that goes by time."""
-        length_ms = duration_ms(self._pipeline.offset_reset)
-        if found.offset is not None or length_ms is None:
+    def _by_option(self, found: Committed) -> Committed:
+        """The start of a partition without a committed offset, where it depends on the time, or on when it was made."""
+        name, where = (found.topic, found.partition), self._pipeline.offset_reset
+        if found.offset is not None:
             return found
-        since_ms = time.time_ns() // 1_000_000 - length_ms
-        name = (found.topic, found.partition)
-        return replace(found, reset_to=self._offset_at(name, since_ms, found.log_end))
+        if where == LATEST_THEN_EARLIEST:
+            return replace(found, reset_to=found.log_end if name in self._older else found.log_start)
+        if (length_ms := duration_ms(where)) is not None:
+            since_ms = time.time_ns() // 1_000_000 - length_ms
+            return replace(found, reset_to=self._offset_at(name, since_ms, found.log_end))
+        return found
 
     def _offset_at(self, name: tuple[str, int], time_ms: int, log_end: int) -> int:
         """The first record of this time on; the log's end where there is none."""
@@ -225,25 +244,7 @@ class Starts:
 
     def _from_group(self, names: Names, give_up_at: float) -> list[Committed]:
         """What the group has committed for each, and what its log holds."""
-        while True:
-            asked_at, found = monotonic(), []
-            try:
-                found = exact.committed(self._client, names, ANSWER_S)
-                failed = next((one.error for one in found if one.error is not None), None)
-            except KafkaException as raised:
-                failed = error_of(raised)
-            self._check_there(
-                (one.topic, one.partition)
-                for one in found
-                if one.error is not None and one.error.code() in NO_PARTITION
-            )
-            if failed is None:
-                self.heard(asked_at)
-                break
-            what = f"the committed offsets of group {self._pipeline.group_id!r}"
-            if failed.code() in MOVED_ON and not self._pipeline.assignment:
-                raise _MovedOnError(f"{what} are another member's to read: {describe(failed)}")
-            self._patience.ask_again(failed, give_up_at, what)
+        found = self._committed(names, give_up_at)
         self._check_brokers([(one.topic, one.partition) for one in found if one.offset < 0])
         return self._checked(
             [
@@ -258,6 +259,28 @@ class Starts:
                 for one in found
             ]
         )
+
+    def _committed(self, names: Names, give_up_at: float) -> list[exact.GroupOffset]:
+        """What the group has committed for each."""
+        while True:
+            asked_at, found = monotonic(), []
+            try:
+                found = exact.committed(self._client, names, ANSWER_S)
+                failed = next((one.error for one in found if one.error is not None), None)
+            except KafkaException as raised:
+                failed = error_of(raised)
+            self._check_there(
+                (one.topic, one.partition)
+                for one in found
+                if one.error is not None and one.error.code() in NO_PARTITION
+            )
+            if failed is None:
+                self.heard(asked_at)
+                return found
+            what = f"the committed offsets of group {self._pipeline.group_id!r}"
+            if failed.code() in MOVED_ON and not self._pipeline.assignment:
+                raise _MovedOnError(f"{what} are another member's to read: {describe(failed)}")
+            self._patience.ask_again(failed, give_up_at, what)
 
     def _checked(self, commits: list[Committed]) -> list[Committed]:
         """The same, held against their logs: a commit's leader epoch tells whether those were cut since."""
