@@ -128,7 +128,7 @@ def values_of(records: bytes) -> list[bytes | None]:
 # What is offered, in every version
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 def test_api_versions(client: ProtocolClient, version: int) -> None:
     fields = {"client_software_name": "test", "client_software_version": "1.0"} if version >= 3 else {}
     answer = client.ask("api_versions", version, **fields)
@@ -136,7 +136,7 @@ def test_api_versions(client: ProtocolClient, version: int) -> None:
     offered = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
     assert offered[0] == (0, 13), "from 3 on it is served; older librdkafkas look for 0 before they compress"
     assert offered[1] == (4, 18)
-    assert offered[18] == (0, 4)
+    assert offered[18] == (0, 5)
     assert (offered[68], offered[69]) == ((0, 1), (0, 1))
     assert not offered.keys() & {71, 72}
 
@@ -149,7 +149,7 @@ def test_api_versions_of_the_future_is_answered_in_version_0(client: ProtocolCli
     correlation_id, answer = decode_answer("api_versions", 0, client.receive())
     assert correlation_id == 5
     assert answer.error_code == ErrorCode.unsupported_version
-    assert [(api.api_key, api.max_version) for api in answer.api_keys] == [(18, 4)]
+    assert [(api.api_key, api.max_version) for api in answer.api_keys] == [(18, 5)]
     assert client.ask("api_versions", 0).error_code == ErrorCode.none, "the client may ask again"
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import select
 import socket
 import struct
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from keylane.wire.versions import encode_response, entity, request_type, response_type
+from keylane.wire.versions import encode_response, entity, request_module, request_type, response_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +19,7 @@ _TIMEOUT_S = 20.0
 
 def part(api: str, version: int, part_name: str, /, **values: Any) -> Any:
     """A part of a request, with the fields that this version has."""
-    return entity(getattr(importlib.import_module(f"kio.schema.{api}.v{version}.request"), part_name), **values)
+    return entity(getattr(request_module(api, version), part_name), **values)
 
 
 def ask(client: ProtocolClient, api: str, version: int, /, **values: Any) -> Any:

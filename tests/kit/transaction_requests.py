@@ -170,7 +170,9 @@ class Tx:
             "txn_offset_commit", version, "TxnOffsetCommitRequestPartition", partition_index=partition,
             committed_offset=offset, committed_leader_epoch=-1, committed_metadata=metadata,
         )  # fmt: skip
-        rows = (part("txn_offset_commit", version, "TxnOffsetCommitRequestTopic", name=topic, partitions=(row,)),)
+        topic_id = changes.pop("topic_id", None)
+        named = {"name": topic, "topic_id": topic_id, "partitions": (row,)}
+        rows = (part("txn_offset_commit", version, "TxnOffsetCommitRequestTopic", **named),)
         values = {"transactional_id": self.name, "producer_id": self.id, "producer_epoch": self.epoch} | changes
         values = {"generation_id": -1, "member_id": "", "group_instance_id": None, "group_id": self.group} | values
         answer = ask(self.client, "txn_offset_commit", version, **values, topics=rows)

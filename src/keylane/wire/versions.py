@@ -14,6 +14,7 @@ import io
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.wire.bounds import bounds_checker
+from keylane.wire.newer import NEWER
 from keylane.wire.primitives import FieldReader
 
 if TYPE_CHECKING:
@@ -39,8 +40,10 @@ class RequestSchema(NamedTuple):
     """Whether the response header ends with tagged fields."""
 
 
-def _load(module: str) -> ModuleType:
-    return importlib.import_module(f"kio.schema.{module}")
+def _load(api: str, version: int, kind: str) -> ModuleType:
+    if (api, version) in NEWER:
+        return importlib.import_module(f"keylane.wire.newer.{api}_v{version}")
+    return importlib.import_module(f"kio.schema.{api}.v{version}.{kind}")
 
 
 def _class_name(api: str, suffix: str) -> str:
@@ -48,15 +51,21 @@ def _class_name(api: str, suffix: str) -> str:
 
 
 @functools.cache
+def request_module(api: str, version: int) -> ModuleType:
+    """kio's module with the request class and its parts."""
+    return _load(api, version, "request")
+
+
+@functools.cache
 def request_type(api: str, version: int) -> Any:
     """kio's request class, such as `request_type("offset_commit", 9)`."""
-    return getattr(_load(f"{api}.v{version}.request"), _class_name(api, "Request"))
+    return getattr(request_module(api, version), _class_name(api, "Request"))
 
 
 @functools.cache
 def response_module(api: str, version: int) -> ModuleType:
     """kio's module with the response class and its parts: `response_module("metadata", 12).MetadataResponseTopic`."""
-    return _load(f"{api}.v{version}.response")
+    return _load(api, version, "response")
 
 
 @functools.cache

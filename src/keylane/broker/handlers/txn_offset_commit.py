@@ -1,8 +1,8 @@
-"""TxnOffsetCommit (28), versions 0-5: store offsets that take effect when the producer's transaction is committed.
+"""TxnOffsetCommit (28), versions 0-6: store offsets that take effect when the producer's transaction is committed.
 
 v2: leader epoch; v3: flexible, with the consumer's generation and member, checked as for any commit (KIP-447); v4:
-TRANSACTION_ABORTABLE where the group was not added (INVALID_TXN_STATE before); v5: the group is added here (KIP-890).
-Metadata is kept as it came.
+TRANSACTION_ABORTABLE where the group was not added (INVALID_TXN_STATE before); v5: the group is added here (KIP-890);
+v6: topics by id (KIP-1319), where one that no topic has is UNKNOWN_TOPIC_ID alone. Metadata is kept as it came.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from keylane.coordinator.offset_service import CommitRequest
 from keylane.coordinator.transactions.transactional_ids import EPOCH_A_TRANSACTION, Producer
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
-from keylane.wire.versions import response_module
+from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,18 +28,35 @@ if TYPE_CHECKING:
 
 API_KEY = 28
 MIN_VERSION = 0
-MAX_VERSION = 5
+MAX_VERSION = 6
 LACKS = "nothing"
 
 _LEADER_EPOCH_VERSION = 2
 _MEMBER_VERSION = 3
 _ABORTABLE_VERSION = 4
 _ADDING_VERSION = 5
+_TOPIC_ID_VERSION = 6
 
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     version = header.api_version
-    topics = [_columns(topic, version) for topic in request.topics]
+    has_ids = version >= _TOPIC_ID_VERSION
+    names = [node.topic_name(topic.topic_id) if has_ids else topic.name for topic in request.topics]
+    known = [
+        _columns(name, topic, version) for name, topic in zip(names, request.topics, strict=True) if name is not None
+    ]
+    errors = iter(await _store(known, request, version, node))
+    refused = [
+        next(errors) if name is not None else [codes.UNKNOWN_TOPIC_ID] * len(topic.partitions)
+        for name, topic in zip(names, request.topics, strict=True)
+    ]
+    return _response(version, request.topics, refused)
+
+
+async def _store(topics: Sequence[TopicCommit], request: Any, version: int, node: Node) -> list[Sequence[int]]:
+    """An error for each partition."""
+    if not topics and version >= _TOPIC_ID_VERSION:
+        return []
     member = ("", None, -1)
     if version >= _MEMBER_VERSION:
         member = (request.member_id, request.group_instance_id, request.generation_id)
@@ -60,21 +77,20 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
             error = codes.INVALID_PRODUCER_EPOCH
         elif error == codes.INVALID_TXN_STATE and version >= _ABORTABLE_VERSION:
             error = codes.TRANSACTION_ABORTABLE
-        return _response(version, topics, [[error] * len(topic.partitions) for topic in topics])
-    errors = [found or [codes.NONE] * len(topic.partitions) for topic, found in zip(topics, result.errors, strict=True)]
+        return [[error] * len(topic.partitions) for topic in topics]
     if result.durable is not None:
         try:
             await result.durable
         except StorageError:
-            errors = [[codes.KAFKA_STORAGE_ERROR] * len(topic.partitions) for topic in topics]
-    return _response(version, topics, errors)
+            return [[codes.KAFKA_STORAGE_ERROR] * len(topic.partitions) for topic in topics]
+    return [found or [codes.NONE] * len(topic.partitions) for topic, found in zip(topics, result.errors, strict=True)]
 
 
-def _columns(topic: Any, version: int) -> TopicCommit:
+def _columns(name: str, topic: Any, version: int) -> TopicCommit:
     partitions = topic.partitions
     has_epochs = version >= _LEADER_EPOCH_VERSION
     return TopicCommit(
-        topic.name,
+        name,
         [one.partition_index for one in partitions],
         [one.committed_offset for one in partitions],
         [one.committed_leader_epoch if has_epochs else -1 for one in partitions],
@@ -82,14 +98,18 @@ def _columns(topic: Any, version: int) -> TopicCommit:
     )
 
 
-def _response(version: int, topics: Sequence[TopicCommit], errors: Sequence[Sequence[int]]) -> Any:
+def _response(version: int, topics: Sequence[Any], errors: Sequence[Sequence[int]]) -> Any:
     module = response_module("txn_offset_commit", version)
     answers = tuple(
-        module.TxnOffsetCommitResponseTopic(
-            name=topic.topic,
+        entity(
+            module.TxnOffsetCommitResponseTopic,
+            name=getattr(topic, "name", None),
+            topic_id=getattr(topic, "topic_id", None),
             partitions=tuple(
-                module.TxnOffsetCommitResponsePartition(partition_index=index, error_code=ErrorCode(error))
-                for index, error in zip(topic.partitions, found, strict=True)
+                module.TxnOffsetCommitResponsePartition(
+                    partition_index=one.partition_index, error_code=ErrorCode(error)
+                )
+                for one, error in zip(topic.partitions, found, strict=True)
             ),
         )
         for topic, found in zip(topics, errors, strict=True)
