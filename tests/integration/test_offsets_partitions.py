@@ -15,6 +15,7 @@ from keylane.offset_servers.known_configs import KnownConfigs
 from keylane.offset_servers.known_topics import KnownTopics
 from keylane.offset_servers.partitions import Appends, Partitions, Shared
 from keylane.offset_servers.topic import TOPIC, prepare
+from keylane.offset_servers.topic_ids import TopicIds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +41,7 @@ def server(name: str, broker: BrokerProcess, topic: LogTopic, asked_anew: list[s
     """`asked_anew` gets the name of each that asks the group anew."""
     config = BrokerConfig(offsets_topic_num_partitions=topic.partitions)
     known = KnownTopics(dict, TOPIC), KnownConfigs(lambda _: {}, config)
-    shared = Shared(log_of(broker), topic, config, name, *known, Appends())
+    shared = Shared(log_of(broker), topic, config, name, *known, TopicIds(lambda _: {}), Appends())
     return Partitions(shared, lambda: asked_anew.append(name), no_failure)
 
 

@@ -20,6 +20,7 @@ from keylane.offset_servers.known_configs import KnownConfigs
 from keylane.offset_servers.known_topics import KnownTopics
 from keylane.offset_servers.partitions import Appends, Partitions, Replica, Shared
 from keylane.offset_servers.topic import COMPACTED, LogTopic
+from keylane.offset_servers.topic_ids import TopicIds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +49,8 @@ def server(bootstrap: str, name: str) -> Partitions:
     topic = LogTopic(TOPIC, 1, 1_000_000, RETENTION_MS)
     topics = KnownTopics(dict, TOPIC)
     configs = KnownConfigs(lambda _: {}, config)
-    shared = Shared({"bootstrap.servers": bootstrap}, topic, config, name, topics, configs, Appends())
+    ids = TopicIds(lambda _: {})
+    shared = Shared({"bootstrap.servers": bootstrap}, topic, config, name, topics, configs, ids, Appends())
 
     def failed(error: Exception) -> None:
         raise AssertionError(error)

@@ -7,6 +7,7 @@ from mutants.faults import always, answer, before, begin, instead, never
 
 STORE = "unit/delivery/test_exactly_once.py"
 MAPS = "integration/test_maps_of_other_logs.py"
+NAMES = "unit/coordinator/replicated/test_topic_names.py"
 MOVED = "integration/test_offsets_move.py"
 
 MUTANTS = [
@@ -79,6 +80,20 @@ MUTANTS = [
         "delivery.positions:unseen",
         answer("[]"),
         f"{STORE}::test_what_is_complete_above_the_committed_offset_counts_as_well",
+    ),
+    Mutant(
+        "guarantee 12",
+        "another topic of a name inherits what was committed in the one before",
+        "TopicNames.learn",
+        never("before"),
+        f"{NAMES}::test_another_topic_of_the_name_ends_what_was_committed",
+    ),
+    Mutant(
+        "guarantee 12",
+        "a broker that is behind ends what was committed in the topic of now",
+        "TopicNames.learn",
+        instead("before", "_[:1]"),
+        f"{NAMES}::test_another_topic_of_the_name_ends_what_was_committed",
     ),
     Mutant(
         "guarantee 12",

@@ -12,6 +12,7 @@
     group_requests  the groups that a request is for, purely
     between       what servers ask of each other, purely
     known_topics  the topics of the log's cluster, for groups of KIP-848
+    naming        which topics the names in commits stand for; `topic_ids` asks
     known_configs  what is set there for single groups
     freshness     what is asked of its brokers by who needs it
     members       the servers as members of their group, purely

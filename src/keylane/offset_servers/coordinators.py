@@ -54,7 +54,11 @@ class Coordinators:
         return self._partitions.coordinator(self.partition_of(group))
 
     def commit(self, request: CommitRequest) -> int | CommitResult:
+        self._expect(request)
         return self._of(request.group).commit(request)
+
+    def _expect(self, request: CommitRequest) -> None:
+        self._partitions.expect_commit(self.partition_of(request.group), [one.topic for one in request.topics])
 
     def know(self, request: CommitRequest) -> KnownCommit | None:
         return self._of(request.group).know(request)
@@ -63,12 +67,13 @@ class Coordinators:
         return self._of(known.request.group).commit_known(known, offset, leader_epoch)
 
     def commit_if(self, request: CommitRequest, expected: Sequence[Sequence[int]]) -> int | ConditionalResult:
+        self._expect(request)
         return self._of(request.group).commit_if(request, expected)
 
     must_confirm = True
 
     def confirm(self, group: str) -> Round | None:
-        return self._of(group).confirm(group)
+        return self._partitions.confirm(self.partition_of(group), group)
 
     def fetch(
         self,

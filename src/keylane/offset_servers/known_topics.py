@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kio.serial.errors import SerialError
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     from keylane.kafka.login import Login
     from keylane.offset_servers.nodes import Address
+    from keylane.wire.versions import Entity
+
+T = TypeVar("T")
 
 METADATA, VERSION = 3, 12
 """Version 10 is the first that tells topics' ids (KIP-516)."""
@@ -44,23 +47,37 @@ class Known(NamedTuple):
 
 def ask_topics(brokers: Sequence[Address], login: Login) -> dict[str, Known]:
     """Every topic, as the first broker tells that answers. Blocks. Raises `OSError` when none does."""
+    return _first(brokers, login, _ALL_TOPICS, read_topics)
+
+
+def ask_metadata(brokers: Sequence[Address], login: Login, body: bytes) -> Sequence[Entity]:
+    """kio's rows of the topics in the first broker's answer to this request. Blocks. Raises `OSError`."""
+    return _first(brokers, login, body, _read)
+
+
+def _first(brokers: Sequence[Address], login: Login, body: bytes, read: Callable[[bytes], T]) -> T:
     problem = OSError("no broker of the log's cluster is known")
     for address in brokers:
         try:
             with closing(Link(address, login, ASK_S)) as link:
-                return read_topics(link.ask(METADATA, VERSION, _NO_TAGS + _ALL_TOPICS))
+                return read(link.ask(METADATA, VERSION, _NO_TAGS + body))
         except OSError as error:
             problem = error
     raise problem
 
 
+def _read(answer: bytes) -> Sequence[Entity]:
+    try:
+        topics: Sequence[Entity] = read_response("metadata", VERSION, _CORRELATION_ID + answer)[0].topics
+    except (SerialError, FieldError) as error:
+        raise OSError(f"a broker's answer to Metadata cannot be read: {error}") from error
+    return topics
+
+
 def read_topics(answer: bytes) -> dict[str, Known]:
     """Of the answer to Metadata, from the tags of its header on. Topics that their broker cannot tell of are left out:
     only one that has them all is believed. Raises `OSError`."""
-    try:
-        topics = read_response("metadata", VERSION, _CORRELATION_ID + answer)[0].topics
-    except (SerialError, FieldError) as error:
-        raise OSError(f"a broker's answer to Metadata cannot be read: {error}") from error
+    topics = _read(answer)
     if any(one.error_code not in (codes.NONE, codes.LEADER_NOT_AVAILABLE) for one in topics):
         raise OSError("a broker does not know all topics yet")
     return {one.name: Known(one.topic_id, len(one.partitions)) for one in topics if one.topic_id is not None}

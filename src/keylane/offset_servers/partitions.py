@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from keylane.coordinator.coordinator import Coordinator
 from keylane.coordinator.replicated.follower import Follower
 from keylane.coordinator.replicated.journal import DeposedError, Host, LogJournal, Refused
+from keylane.coordinator.replicated.topic_names import TopicNames
 from keylane.errors import DataFolderError
 from keylane.flow.workers import Meter
 from keylane.kafka.fenced_log import FencedLog, steady_s
+from keylane.offset_servers.naming import Naming
 from keylane.storage.filesystem import now_ms
 from keylane.storage.shared_sync import Round
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from keylane.coordinator.replicated.journal import PartitionLog
     from keylane.offset_servers.known_configs import KnownConfigs
     from keylane.offset_servers.topic import LogTopic
+    from keylane.offset_servers.topic_ids import TopicIds
 
 logger = logging.getLogger("keylane.offsets")
 
@@ -101,6 +104,7 @@ class Shared(NamedTuple):
     """For groups of KIP-848."""
     configs: KnownConfigs
     """Of them."""
+    ids: TopicIds
     appends: Appends
 
 
@@ -138,10 +142,12 @@ class Replica:
         topic = shared.topic
         log = FencedLog(shared.log, topic.name, partition, f"{topic.name}-{partition}", call)
         self._journal: LogJournal
+        self._image: Image
 
         def made(image: Image, options: CoordinatorOptions, clock: Callable[[], int]) -> LogJournal:
             host = Host(shared.server, clock, steady_ms, lambda: Round(loop), loop.call_soon, self._alarm)
             follower = Follower(topic.delete_retention_ms, steady_ms())
+            self._image = image
             self._journal = LogJournal(
                 shared.appends.metered(log),
                 partition,
@@ -162,11 +168,18 @@ class Replica:
             group_configs=shared.configs.of,
             clock=now_ms,
         )
+        end_offsets = self.coordinator.delete_topic_offsets
+        self.names = TopicNames(partition, self._image, self._journal, end_offsets, now_ms)
 
     @property
     def is_led(self) -> bool:
         """Whether it leads, or is about to."""
         return self._leading is not None and not self._is_closing
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it leads, and has loaded what was there."""
+        return self.is_led and self._journal.is_serving
 
     @property
     def is_loading(self) -> bool:
@@ -220,6 +233,7 @@ class Partitions:
         """What the group says is led here."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
+        self._naming = Naming(shared.ids, failed, self._soon)
         self._replicas = [self._new(partition) for partition in range(shared.topic.partitions)]
         self._timer = asyncio.get_running_loop().call_later(0, self._look)
 
@@ -229,6 +243,14 @@ class Partitions:
     def coordinator(self, partition: int) -> Coordinator:
         """The one of this partition; it refuses everything while it is not led here."""
         return self._replicas[partition].coordinator
+
+    def confirm(self, partition: int, group: str) -> Round | None:
+        """`Coordinator.confirm`, and that what the group has committed is of the topics that have their names now."""
+        return self._naming.confirm(self._replicas[partition], group)
+
+    def expect_commit(self, partition: int, topics: Iterable[str]) -> None:
+        """Offsets of these are about to be committed: find out which topics those are."""
+        self._naming.expect_commit(self._replicas[partition], topics)
 
     def led(self) -> list[int]:
         """What is led here, or about to be."""
@@ -280,16 +302,18 @@ class Partitions:
     def _look(self) -> None:
         for one in self._replicas:
             one.look()
+        self._naming.look(self._replicas)
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
     def _deposed(self, replica: Replica) -> None:
         self._shared.appends.note_deposed()
         self._soon(self._ask_anew(replica))
 
-    def _soon(self, what: Coroutine[None, None, None]) -> None:
+    def _soon(self, what: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(what)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _ask_anew(self, replica: Replica) -> None:
         await replica.close()

@@ -28,9 +28,11 @@ from keylane.offset_servers.members import member_name, seen
 from keylane.offset_servers.nodes import LAST_PORT, Cluster, all_nodes, in_turn, same_ids
 from keylane.offset_servers.partitions import Appends, Partitions, Shared
 from keylane.offset_servers.relay import Passed, Relay
+from keylane.offset_servers.topic_ids import TopicIds, ask_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from uuid import UUID
 
     from keylane.broker.config import BrokerConfig
     from keylane.broker.node import Node
@@ -119,7 +121,8 @@ class OffsetServer:
         self.topics = KnownTopics(lambda: ask_topics(self._brokers(None), self._login), topic.name)
         self.group_configs = KnownConfigs(lambda groups: ask_configs(self._brokers(None), self._login, groups), config)
         self._appends = Appends()
-        shared = Shared(log, topic, config, f"{host}:{port}", self.topics, self.group_configs, self._appends)
+        ids = TopicIds(self._ids_of)
+        shared = Shared(log, topic, config, f"{host}:{port}", self.topics, self.group_configs, ids, self._appends)
         self._partitions = Partitions(shared, self._group.rejoin, failed)
         self.coordinator = Coordinators(self._partitions, self.topics, self.group_configs)
         # The handlers of groups and offsets ask a node for these alone, and for its config.
@@ -253,6 +256,10 @@ class OffsetServer:
         if broker is not None:
             return [brokers[broker]] if broker in brokers else []
         return in_turn(self._places.advertised, [brokers[one] for one in sorted(brokers)])
+
+    def _ids_of(self, topics: Collection[str]) -> Mapping[str, UUID]:
+        """In a thread. Raises `OSError`."""
+        return ask_ids(self._brokers(None), self._login, topics) if has_topic_ids(self._passed) else {}
 
     # --- the others ---
 

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
     from keylane.coordinator.replicated.leadership import Batch
 
-NOTE_KEY = (27_500).to_bytes(2, "big") + b"note"
-"""A key type far from Kafka's own; the number is that of keylane's own API."""
+OWN_KEY_TYPE = (27_500).to_bytes(2, "big")
+"""Far from Kafka's own; the number is that of keylane's own API."""
+NOTE_KEY = OWN_KEY_TYPE + b"note"
 _NOTE_VERSION = (0).to_bytes(2, "big")
 _REWRITTEN = TIMESTAMP_TYPE_MASK | DELETE_HORIZON_MASK
 

@@ -218,7 +218,7 @@ class LogJournal:
         if self.role is Role.LOADING or (self.role is Role.STANDBY and follower.position < end):
             self._read_on()
         elif self.role is Role.LEADING and self._loaded is not None:
-            _tell(self._loaded, None)
+            end_round(self._loaded, None)
 
     def _take(self, rest: Iterator[tuple[Place, bytes]], asked_ms: int) -> bool:
         """Bring some batches into the table, at most up to where it is loaded; whether those were all."""
@@ -277,7 +277,7 @@ class LogJournal:
 
         def told(answer: Fetched | Refused) -> None:
             answers.append(answer)
-            _tell(found, StorageError(answer.reason) if isinstance(answer, Refused) else None)
+            end_round(found, StorageError(answer.reason) if isinstance(answer, Refused) else None)
 
         self._log.read(offset, told)
         await found
@@ -339,7 +339,7 @@ class LogJournal:
                 self._image.tombstones.clear()
             done(None, at)
             at += records.record_count
-        _tell(self._rounds.pop(batch), None)
+        end_round(self._rounds.pop(batch), None)
 
     def _depose(self, reason: str, cause: Exception | None = None) -> None:
         if self.role is Role.DEPOSED:
@@ -355,10 +355,10 @@ class LogJournal:
                 entry.done(failure, -1)
             round_ = self._rounds.pop(batch, None)
             if round_ is not None:
-                _tell(round_, failure)
+                end_round(round_, failure)
         if self._loaded is not None and not self._loaded.done():
             is_damage = isinstance(cause, RecordFormatError | BatchError)
-            _tell(self._loaded, DataFolderError(str(failure)) if is_damage else failure)
+            end_round(self._loaded, DataFolderError(str(failure)) if is_damage else failure)
         if self._on_deposed is not None:
             called, self._on_deposed = self._on_deposed, None
             called()
@@ -370,7 +370,8 @@ class LogJournal:
         )
 
 
-def _tell(round_: Round, failure: Exception | None) -> None:
+def end_round(round_: Round, failure: Exception | None) -> None:
+    """Well, or not."""
     if failure is None:
         round_.set_result(None)
     else:
