@@ -210,15 +210,19 @@ def test_a_running_members_edit_keeps_it_too(stage: Stage) -> None:
 
 # --- logs that are others ---
 
+NOT_ASKED = {"sasl.oauthbearer.config": "unknown to keylane's own client"}
+"""A login that only librdkafka has: brokers cannot be asked, and the records tell."""
+BOTH_WAYS = pytest.mark.parametrize("login", [{}, NOT_ASKED], ids=["asked", "read"])
 
-@pytest.mark.parametrize("is_later", [False, True])
+
+@pytest.mark.parametrize(("login", "is_later"), [({}, False), ({}, True), (NOT_ASKED, False)])
 def test_a_log_that_never_had_the_epoch_is_refused_and_the_command_that_is_named_goes_on(
-    stage: Stage, is_later: bool, capsys: pytest.CaptureFixture[str]
+    stage: Stage, login: dict[str, str], is_later: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     epoch = epoch_of(stage) + 1 if is_later else ANOTHER_EPOCH
     commit(stage, 12, encode(OffsetMap(12, [12], 16), is_marked=True), epoch)
     with pytest.raises(kl.PeerError, match=r"committed 12 for .*-0, and its log was cut at 0") as caught:
-        ran(stage)
+        ran(stage, kafka=stage.kafka | login)
     command = str(caught.value).split("`")[1].split()
     assert command[:3] == ["keylane", "groups", "reset"]
     assert main([*command[1:], "--bootstrap", stage.servers]) == 0
@@ -227,13 +231,17 @@ def test_a_log_that_never_had_the_epoch_is_refused_and_the_command_that_is_named
     capsys.readouterr()
 
 
+@BOTH_WAYS
 @pytest.mark.parametrize(("option", "expected"), [("earliest", list(range(20))), ("latest", [])])
-def test_or_the_option_says_where_to_go_on(stage: Stage, option: Any, expected: list[int]) -> None:
+def test_or_the_option_says_where_to_go_on(
+    stage: Stage, login: dict[str, str], option: Any, expected: list[int]
+) -> None:
     commit(stage, 12, "", ANOTHER_EPOCH)
-    assert ran(stage, beyond_log_end=option) == expected
+    assert ran(stage, kafka=stage.kafka | login, beyond_log_end=option) == expected
 
 
-def test_what_no_consumer_sees_is_no_cut(stage: Stage) -> None:
+@BOTH_WAYS
+def test_what_no_consumer_sees_is_no_cut(stage: Stage, login: dict[str, str]) -> None:
     """Behind an aborted transaction an offset is committed that lies beyond the epoch of all that was read."""
     stage.admin.delete_records({(stage.topic, 0): 20})
     producer = Producer({"bootstrap.servers": stage.servers, "transactional.id": stage.group})
@@ -244,26 +252,23 @@ def test_what_no_consumer_sees_is_no_cut(stage: Stage) -> None:
     producer.abort_transaction()
     until(lambda: stage.ends() == {(stage.topic, 0): 22}, "the transaction's end is in the log")
     commit(stage, 22, "", ANOTHER_EPOCH)
+    assert ran(stage, kafka=stage.kafka | login) == []
     stage.fill([(b"new", 0)])
-    assert ran(stage) == [22]
+    assert ran(stage, kafka=stage.kafka | login) == [22]
 
 
-def test_brokers_that_cannot_be_asked_stop_nobody(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """With a login that only librdkafka has, what was cut is seen as it is read."""
+def test_brokers_that_cannot_be_asked_stop_nobody(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """What was cut of a map is seen as it is read."""
     commit(stage, 2, encode(OffsetMap(2, [2], 9), is_marked=True), epoch_of(stage))
-    stranger = stage.kafka | {"sasl.oauthbearer.config": "unknown to keylane's own client"}
     with caplog.at_level(logging.INFO, "keylane"):
-        assert ran(stage, kafka=stranger) == [2, *range(10, 20)]
+        assert ran(stage, kafka=stage.kafka | NOT_ASKED) == [2, *range(10, 20)]
     assert "whether the logs of 1 partitions were cut is seen as they are read" in caplog.text
 
 
 def test_then_the_map_is_cut_at_the_first_record_of_a_later_leader(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    commit(stage, 2, encode(OffsetMap(2, [2], 9), is_marked=True), ANOTHER_EPOCH)
-    stranger = stage.kafka | {"sasl.oauthbearer.config": "unknown to keylane's own client"}
-    assert ran(stage, kafka=stranger) == list(range(2, 20))
-    assert "its log was cut at or below 2" in caplog.text
+    commit(stage, 0, encode(OffsetMap(0, [0], 9), is_marked=True), ANOTHER_EPOCH)
+    assert ran(stage, kafka=stage.kafka | NOT_ASKED) == list(range(20))
+    assert "its log was cut at or below 0" in caplog.text
     assert has_all(stage)

@@ -83,6 +83,20 @@ MUTANTS = [
     ),
     Mutant(
         "guarantee 12",
+        "with a login of librdkafka's alone nobody looks for a cut",
+        "log_changes:changes_of",
+        never("not_asked"),
+        f"{MAPS}::test_or_the_option_says_where_to_go_on",
+    ),
+    Mutant(
+        "guarantee 12",
+        "a later leader's record beyond what was read is taken for a cut",
+        "cut_search:search",
+        always("is_cut"),
+        "unit/kafka/test_cut_search.py::test_what_nobody_reads_is_no_cut",
+    ),
+    Mutant(
+        "guarantee 12",
         "another topic of a name inherits what was committed in the one before",
         "TopicNames.learn",
         never("before"),

@@ -204,7 +204,7 @@ def read_to_end(
     Batches may mix partitions; within one they come in offset order. Raises `PeerError` when the topic is unknown,
     cannot be read or is damaged, `BrokerUnavailableError` when nothing comes for 30 s.
     """
-    reader = _reader(servers, settings or {})
+    reader = reader_of(servers, settings or {})
     try:
         yield from _read(reader, topic, _spans(reader, servers, topic, partitions))
     finally:
@@ -221,7 +221,7 @@ def read_first(
 ) -> Record | None:
     """The first record with an offset in start … stop - 1; None where the log has none there. Raises what
     `read_to_end` does."""
-    reader = _reader(servers, {"queued.min.messages": 1} | dict(settings))
+    reader = reader_of(servers, {"queued.min.messages": 1} | dict(settings))
     try:
         for batch in _read(reader, topic, {partition: span}):
             return batch[0]
@@ -236,7 +236,7 @@ def read_each(
     """The records at these places (topic, partition, offset within the log), without those of which the log has none.
     Raises what `read_to_end` does."""
     found: dict[tuple[str, int, int], Record] = {}
-    reader = _reader(servers, {"queued.min.messages": 1} | dict(settings))
+    reader = reader_of(servers, {"queued.min.messages": 1} | dict(settings))
     try:
         for topic, partition, offset in sorted(places):
             for batch in _read(reader, topic, {partition: (offset, offset + 1)}):
@@ -246,7 +246,7 @@ def read_each(
     return found
 
 
-def _reader(servers: str, settings: Mapping[str, Any]) -> Consumer:
+def reader_of(servers: str, settings: Mapping[str, Any]) -> Consumer:
     return client_of(
         Consumer,
         reading({"fetch.wait.max.ms": 50, "fetch.queue.backoff.ms": 20, **CLIENT_LOG, **settings})

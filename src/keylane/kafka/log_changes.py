@@ -3,6 +3,7 @@
 The idea: who has read a log knows the leader epoch of the newest record. Where the leader of now says that this epoch
 ended below what was read (OffsetForLeaderEpoch), the log was cut there. librdkafka asks that when a leader changes
 while it reads, and not where reading begins, so this does; in one request a leader, by a connection of keylane's own.
+Where there can be none, the records tell it (`cut_search`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.errors import PeerError, UsageError
 from keylane.kafka.bulk import read_first
+from keylane.kafka.cut_search import changes_by_reading, search
 from keylane.kafka.fenced_log import NAMES, NOT_NOW
 from keylane.kafka.open_transactions import NO_ANSWER, TransactionsClient
 from keylane.kafka.places import SERVERS, for_records
@@ -62,16 +64,43 @@ def changes_of(
     kafka: Mapping[str, Any], reached: Mapping[Name, Reached], pause: Callable[[], bool]
 ) -> dict[Name, int | None]:
     """From which offset on each log has other records than were read, or could be; None where it has none. Without the
-    logs of which nobody can say it, which is logged. `pause` as in `epoch_ends`."""
+    logs of which nobody can say it, which is logged. `pause` waits a moment between two questions, and returns whether
+    to ask no more."""
     if not reached:
         return {}
     epochs = {name: one.leader_epoch for name, one in reached.items()}
-    ends = epoch_ends(kafka, epochs, pause)
+    ends, reason = epoch_ends(kafka, epochs, pause)
     doubtful = {name: epochs[name] for name, end in ends.items() if end < reached[name].offset}
     if doubtful and not pause():  # a leader that is new may not know its own log's end yet
-        again = epoch_ends(kafka, doubtful, pause)
+        again, _ = epoch_ends(kafka, doubtful, pause)
         ends |= {name: max(end, ends[name]) for name, end in again.items()}
-    return {name: _change(kafka, name, reached[name], end) for name, end in ends.items()}
+    changes = {name: _change(kafka, name, reached[name], end) for name, end in ends.items()}
+    if not_asked := {name: one for name, one in reached.items() if name not in changes}:
+        changes |= _changes_by_reading(kafka, not_asked, reason)
+    return changes
+
+
+def _changes_by_reading(
+    kafka: Mapping[str, Any], reached: Mapping[Name, Reached], reason: str
+) -> dict[Name, int | None]:
+    """What records tell. Without maps that speak of what is beyond the next offset: they are held against the records
+    as those are read."""
+    searches = {name: search(one.log_start, one.offset, one.leader_epoch) for name, one in reached.items()}
+    found = changes_by_reading(str(kafka[SERVERS]), _reading(kafka), searches)
+    if len(found) < len(reached):
+        logger.info(
+            "whether the logs of %d partitions were cut below what was committed cannot be told: %s",
+            len(reached) - len(found),
+            reason,
+        )
+    changes = {name: cut for name, cut in found.items() if cut is not None or not reached[name].has_map}
+    if len(changes) < len(found):
+        logger.info(
+            "whether the logs of %d partitions were cut is seen as they are read, and not before: %s",
+            len(found) - len(changes),
+            reason,
+        )
+    return changes
 
 
 def _change(kafka: Mapping[str, Any], name: Name, reached: Reached, end: int) -> int | None:
@@ -86,14 +115,19 @@ def _change(kafka: Mapping[str, Any], name: Name, reached: Reached, end: int) ->
 
 
 def _has_record(kafka: Mapping[str, Any], name: Name, start: int, stop: int) -> bool:
+    return read_first(str(kafka[SERVERS]), *name, (start, stop), settings=_reading(kafka)) is not None
+
+
+def _reading(kafka: Mapping[str, Any]) -> dict[str, Any]:
     level = {"isolation.level": kafka.get("isolation.level", "read_committed")}
-    settings = {**connecting(for_records(kafka)), **level}
-    return read_first(str(kafka[SERVERS]), *name, (start, stop), settings=settings) is not None
+    return {**connecting(for_records(kafka)), **level}
 
 
-def epoch_ends(kafka: Mapping[str, Any], epochs: Mapping[Name, int], pause: Callable[[], bool]) -> dict[Name, int]:
-    """The end of each partition's epoch, -1 where its log never had it; without those of which nobody can say it, which
-    is logged. `pause` waits a moment between two questions, and returns whether to ask no more."""
+def epoch_ends(
+    kafka: Mapping[str, Any], epochs: Mapping[Name, int], pause: Callable[[], bool]
+) -> tuple[dict[Name, int], str]:
+    """The end of each partition's epoch, -1 where its log never had it; without those of which nobody can say it, and
+    why. `pause` as in `changes_of`."""
     left, reason = dict(epochs), ""
     ends: dict[Name, int] = {}
     give_up_at = monotonic() + ASK_S
@@ -110,13 +144,7 @@ def epoch_ends(kafka: Mapping[str, Any], epochs: Mapping[Name, int], pause: Call
                     break
     except (UsageError, PeerError) as error:  # a login that only librdkafka has; a broker from before KIP-320
         reason = str(error)
-    if len(ends) < len(epochs):
-        logger.info(
-            "whether the logs of %d partitions were cut is seen as they are read, and not before: %s",
-            len(epochs) - len(ends),
-            reason,
-        )
-    return ends
+    return ends, reason
 
 
 class _Client(TransactionsClient):

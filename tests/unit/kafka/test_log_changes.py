@@ -22,8 +22,8 @@ def changed(monkeypatch: pytest.MonkeyPatch, reached: Reached, *ends: int, recor
 
     def epoch_ends(
         _: object, epochs: Mapping[tuple[str, int], int], __: Callable[[], bool]
-    ) -> dict[tuple[str, int], int]:
-        return {name: answers.pop(0) for name in epochs}
+    ) -> tuple[dict[tuple[str, int], int], str]:
+        return {name: answers.pop(0) for name in epochs}, ""
 
     def has_record(_: object, __: object, start: int, stop: int) -> bool:
         return any(start <= one < stop for one in records)
