@@ -40,6 +40,8 @@ class Kept:
     """Everything below it was processed, and is purged but for samples."""
     position: Position | None
     committed: OffsetMap | None
+    same_below: int = 0
+    """The log is the one that it was below this, by what the group has committed."""
 
 
 @dataclass(slots=True)
@@ -77,6 +79,9 @@ def compare(log: Iterable[tuple[int, int]], log_start: int, log_end: int, kept: 
         lost = [offset for offset in _unseen_of(kept, log_start, log_end) if offset not in kept.places]
         return Comparison(missing=lost)
     first_other = others[0] if others else log_end
+    if same_below < kept.same_below <= first_other:  # else the group is wrong about this log
+        same_below = kept.same_below
+        behind = [offset for offset in behind if offset >= min(same_below, kept.below)]  # the others are purged
     unsure = sum(offset < min(first_other, kept.below) for offset in behind)
     return Comparison(same_below, behind, unsure, [*others, *cut])
 

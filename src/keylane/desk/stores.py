@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from keylane.delivery.statements import Housekeeping
 from keylane.delivery.stores import Position
 from keylane.delivery.transactions import answering, once_of, store_of
 from keylane.errors import UsageError
+from keylane.kafka.log_changes import Reached, changes_of
 from keylane.kafka.ranges import RangeReader
 from keylane.offsets import OffsetMap, decode, is_map
 from keylane.options import ExactlyOnce
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from keylane.pipeline import Pipeline
 
 Partition = tuple[str, int]
+
+AGAIN_S = 0.2
+"""Between two questions to a leader that moves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +108,28 @@ class StoreDesk:
         ]
         starts = self._admin.log_starts(names)
         ends = self._admin.log_ends(names, read_committed=True)
+        bounds = {name: (starts[name] or 0, ends[name] or 0) for name in sorted(names)}
+        same_below = self._same_below(committed, bounds)
         with self._transaction() as transaction:
             return [
-                self._finding(transaction, name, starts[name] or 0, ends[name] or 0, committed)
-                for name in sorted(names)
+                self._finding(transaction, name, *around, committed.get(name), same_below.get(name))
+                for name, around in bounds.items()
             ]
+
+    def _same_below(
+        self, committed: Mapping[Partition, CommittedOffset], bounds: Mapping[Partition, tuple[int, int]]
+    ) -> dict[Partition, int]:
+        """Up to where each log is the one that the group has read, by the leader epochs of its commits."""
+        reached = {
+            name: Reached(committed[name].offset, committed[name].leader_epoch, *around)
+            for name, around in bounds.items()
+            if name in committed and committed[name].leader_epoch >= 0
+        }
+        changes = changes_of(self._pipeline.kafka, reached, _pause)
+        return {
+            name: reached[name].offset if cut is None else min(cut, reached[name].offset)
+            for name, cut in changes.items()
+        }
 
     def forget(self, findings: list[Finding]) -> None:
         """Make store and group agree, so that exactly what is missing runs. The group has no members."""
@@ -139,17 +161,22 @@ class StoreDesk:
         name: Partition,
         log_start: int,
         log_end: int,
-        committed: Mapping[Partition, CommittedOffset],
+        committed: CommittedOffset | None,
+        same_below: int | None,
     ) -> Finding:
         topic, partition = name
         if not self._identities.knows(topic):
             self._identities.know(topic, self._admin.topic_id(topic))
         scope = self._identities.scope(topic)
+        position = transaction.position(scope, partition)
+        if same_below is None:
+            same_below = _set_back_to(committed, position)
         kept = Kept(
             transaction.places(scope, partition),
             transaction.purged_below(scope, partition),
-            transaction.position(scope, partition),
-            _map_of(committed.get(name)),
+            position,
+            _map_of(committed),
+            same_below,
         )
         log = self._log(name, log_start, log_end)
         return Finding(name, scope, log_start, log_end, kept, compare(log, log_start, log_end, kept))
@@ -181,6 +208,18 @@ class StoreDesk:
                     yield transaction
             finally:
                 opened.close()
+
+
+def _set_back_to(committed: CommittedOffset | None, position: Position | None) -> int:
+    """Where an operator has set the group back to, who knows the log below; 0: nobody has."""
+    if committed is None or position is None or committed.leader_epoch >= 0:
+        return 0
+    return committed.offset if committed.offset < position.base else 0
+
+
+def _pause() -> bool:
+    time.sleep(AGAIN_S)
+    return False
 
 
 def _map_of(committed: CommittedOffset | None) -> OffsetMap | None:

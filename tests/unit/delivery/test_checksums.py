@@ -41,6 +41,19 @@ def test_of_purged_places_a_sample_tells_which_log_it_is() -> None:
     assert found.unsure == 39, "between the last sample that is the same and the first that is not"
 
 
+def test_the_groups_commit_tells_more_exactly_where_the_log_is_another_one() -> None:
+    """What is purged below does not run again, but where a sample says that the group is wrong about this log."""
+    one = kept([99], 100, 100, OffsetMap(60))
+    one.same_below = 60
+    found = compare(log(60, 40), 0, 100, one)
+    assert (found.same_below, found.missing, found.stale) == (60, list(range(60, 100)), [99])
+    one.below = 50
+    assert compare(log(60, 40), 0, 100, one).missing == list(range(50, 100)), "not all of it was processed"
+    one.same_below = 100
+    found = compare(log(60, 40), 0, 100, one)
+    assert (found.same_below, found.missing) == (0, list(range(100)))
+
+
 def test_a_log_that_is_shorter_is_another_one() -> None:
     found = compare(log(50, 10), 0, 60, kept([49, 99], 100, 100, OffsetMap(50)))
     assert (found.same_below, found.missing, found.stale) == (50, list(range(50, 60)), [99])
