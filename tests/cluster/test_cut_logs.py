@@ -4,7 +4,8 @@ offsets.
 In each round a node alone has the last records of a partition, and dies; the one that is elected had not copied them.
 Meanwhile one group is stopped with all of it done, another one is stopped with a gap, and a third one runs. Afterwards
 each has run every record that the log has, nothing ran again that was before the cut, and an offset beyond the cut was
-refused with the command that goes on.
+refused with the command that goes on. Under exactly once (in transactions, and in a SQL store) effects are counted in
+place of runs: one of each record that the log has.
 
 `make soak ARGS="tests/cluster/test_cut_logs.py -s"`. KEYLANE_CUTS: rounds (20).
 """
@@ -13,9 +14,11 @@ from __future__ import annotations
 
 import os
 import random
+import sqlite3
 import sys
 import threading
 from collections import Counter
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import peers
@@ -30,9 +33,17 @@ from kit.stage import Stage, ThreadMember, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 ROUNDS = int(os.environ.get("KEYLANE_CUTS", "20"))
-MODES: tuple[Any, ...] = ("at_least_once", "at_most_once", "almost_once", "transactional")
+MODES = ("at_least_once", "at_most_once", "almost_once", "transactional", "exactly_once")
+EXACT = ("transactional", "exactly_once")
+PROGRAM = """
+import keylane as kl
+
+pipeline = kl.Pipeline(kafka={kafka!r}, topics=[{topic!r}], handler=print, delivery=kl.ExactlyOnce({store!r}))
+"""
+"""For `keylane store`."""
 QUICK = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 """A node that is dead leaves those in sync 3 s later."""
 HELD = 10
@@ -52,25 +63,51 @@ def cluster() -> Iterator[ApacheCluster]:
 class Group:
     """A group that reads the topic in one mode, and what its handlers have done."""
 
-    def __init__(self, cluster: ApacheCluster, topic: str, name: str, mode: Any) -> None:
+    def __init__(self, cluster: ApacheCluster, topic: str, name: str, mode: str, folder: Path) -> None:
         self.stage = Stage(cluster.bootstrap, topic, group=f"{topic}-{name}")
         self.mode = mode
         self.done: Counter[int] = Counter()
+        """Runs of the handler, by value."""
         self.released = threading.Event()
         self._lock = threading.Lock()
         self.member: ThreadMember | None = None
+        self.outputs = f"out-{topic}-{name}"
+        self._store = str(folder / f"{name}.db")
+        self._file = folder / f"{name}.py"
+        self._file.write_text(PROGRAM.format(kafka=self.stage.kafka, topic=self.stage.topic, store=self._store))
+        if mode == "exactly_once":
+            with closing(sqlite3.connect(self._store)) as database:
+                database.execute("CREATE TABLE effects (value INTEGER)")
 
-    def _handle(self, record: kl.Record) -> None:
+    def _handle(self, record: kl.Record, context: kl.Context) -> kl.Output | None:
         assert record.value is not None
         value = int(record.value)
         if value == HELD:
             self.released.wait()
+        if self.mode == "exactly_once":
+            context.transaction.execute("INSERT INTO effects VALUES (?)", (value,))
         with self._lock:
             self.done[value] += 1
+        return kl.Output(self.outputs, value=record.value) if self.mode == "transactional" else None
+
+    def effects(self) -> Counter[int]:
+        """What counts: a record that is held may begin more than once where that is not promised."""
+        if self.mode == "exactly_once":
+            with closing(sqlite3.connect(self._store)) as database:
+                return Counter(value for (value,) in database.execute("SELECT value FROM effects"))
+        if self.mode == "transactional":
+            return Counter(int(record.value or b"") for record in self.stage.read(self.outputs))
+        return Counter({value: 1 if value == HELD else count for value, count in self.done.items()})
 
     def pipeline(self) -> kl.Pipeline:
+        delivery: Any = kl.ExactlyOnce(self._store) if self.mode == "exactly_once" else self.mode
+        outputs = [self.outputs] if self.mode == "transactional" else []
         return self.stage.pipeline(
-            self._handle, delivery=self.mode, commit=kl.Commit(interval_ms=100), drain_timeout_ms=300
+            self._handle,
+            delivery=delivery,
+            outputs=outputs,
+            commit=kl.Commit(interval_ms=100),
+            drain_timeout_ms=300,
         )
 
     def start(self) -> None:
@@ -91,28 +128,35 @@ class Group:
         self.member.consumer.stop()
         try:
             self.member.end()
-        except kl.PeerError as error:
+        except kl.KeylaneError as error:
             return str(error)
         return ""
 
-    def run_to_the_end(self) -> str:
-        """The command that went on, where the start was refused."""
+    def run_to_the_end(self) -> list[str]:
+        """The commands that went on, where the start was refused."""
         self.released.set()
-        try:
-            self._run()
-        except kl.PeerError as error:
-            refusal = str(error)
-        else:
-            return ""
-        assert "its log was cut at" in refusal
-        command = refusal.split("`")[1]
-        assert main([*command.split()[1:], "--bootstrap", self.stage.servers]) == 0
-        self._run()
-        return command
+        commands: list[str] = []
+        while True:
+            try:
+                with kl.ParallelConsumer(self.pipeline(), ending_offsets="latest") as consumer:
+                    consumer.run()
+            except kl.KeylaneError as error:
+                refusal = str(error)
+            else:
+                return commands
+            commands.append(self._way_out(refusal))
+            assert len(set(commands)) == len(commands), f"a way out that is none: {refusal}"
 
-    def _run(self) -> None:
-        with kl.ParallelConsumer(self.pipeline(), ending_offsets="latest") as consumer:
-            consumer.run()
+    def _way_out(self, refusal: str) -> str:
+        """Do what a refusal says."""
+        if "its log was cut at" in refusal:
+            command = refusal.split("`")[1]
+            assert main([*command.split()[1:], "--bootstrap", self.stage.servers]) == 0
+            return command
+        assert self.mode == "exactly_once", refusal
+        assert "keylane store forget" in refusal, refusal
+        assert main(["store", "forget", str(self._file), "--execute"]) == 0
+        return "keylane store forget"
 
 
 def produce(cluster: ApacheCluster, topic: str, values: range, acks: str) -> None:
@@ -139,7 +183,11 @@ def in_sync(cluster: ApacheCluster, topic: str) -> int:
 
 @pytest.mark.parametrize("number", range(ROUNDS))
 def test_nothing_that_is_there_is_lost_and_nothing_before_the_cut_runs_again(
-    cluster: ApacheCluster, number: int, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+    cluster: ApacheCluster,
+    number: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
     chance = random.Random(number)
     topic = f"in-cut-{number}"
@@ -151,8 +199,11 @@ def test_nothing_that_is_there_is_lost_and_nothing_before_the_cut_runs_again(
     request.addfinalizer(lambda: gap.stage.admin.delete_topics([topic]))  # it never has three copies
     until(lambda: in_sync(cluster, topic) == 2, "both copies")
     produce(cluster, topic, range(cut), "all")
-    groups = [Group(cluster, topic.removeprefix("in-"), name, mode) for name in ("done", "gap", "running")]
+    names = ("done", "gap", "running")
+    groups = [Group(cluster, topic.removeprefix("in-"), name, mode, tmp_path) for name in names]
     done, gap, running = groups
+    if mode == "transactional":
+        gap.stage.admin.create_topics({one.outputs: 1 for one in groups}, replication_factor=len(NODES))
     done.released.set()
 
     cluster.kill(second)
@@ -178,20 +229,22 @@ def test_nothing_that_is_there_is_lost_and_nothing_before_the_cut_runs_again(
         lambda: f"the running one notices: {member.consumer.snapshot()}",
     )
     why = running.stop()
-    assert "its log was cut" in why or set(after) <= running.done.keys(), why
+    assert "its log was cut" in why or "keylane store" in why or set(after) <= running.done.keys(), why
     cluster.start(first)
     until(lambda: in_sync(cluster, topic) == 2, "both copies again")
 
     ways = {one.stage.group: one.run_to_the_end() for one in groups}
     capsys.readouterr()
     there = {*range(cut), *after}
-    for one in groups:
-        missing = there - one.done.keys()
-        again = {value: count for value, count in one.done.items() if value < cut and count > 1 and value != HELD}
-        assert not missing, f"{one.stage.group} ({mode}) has lost {sorted(missing)[:9]}; {ways}"
-        assert not again, f"{one.stage.group} ({mode}) ran again {again}; {ways}"
-    ended = "ended" if why else "went on"
+    found = {one.stage.group: one.effects() for one in groups}
+    for name, effects in found.items():
+        missing = there - effects.keys()
+        again = {value: count for value, count in effects.items() if count > 1 and (value < cut or mode in EXACT)}
+        assert not missing, f"{name} ({mode}) has lost {sorted(missing)[:9]}; {ways}"
+        assert not again, f"{name} ({mode}) ran again {again}; {ways}"
+    ended = f"ended: {why}" if why else "went on"
     with capsys.disabled():
         sys.stdout.write(
-            f"\n{number}: {mode}, cut at {cut} of {cut + lost}, {new} new; the running one {ended}; {ways}\n"
+            f"\n{number}: {mode}, cut at {cut} of {cut + lost}, {new} new: lost 0 of {len(there)}, twice 0 in each of "
+            f"{len(groups)} groups; the running one {ended}; {ways}\n"
         )
