@@ -2,12 +2,17 @@
 
 One group for each guarantee, with a gap in its commit where the guarantee leaves one. Offsets differ between the
 clusters (retention took a thousand records before the mirror came) or are the same. Nothing is lost on either way, and
-a guarantee that a repeat would break refuses the start until it is told to run again.
+a guarantee that a repeat would break refuses the start until it is told to run again. Exactly once in a store, by keys
+under a scope that holds in both clusters, has one effect of each record nonetheless.
 """
 
 from __future__ import annotations
 
+import sqlite3
+import sys
 import threading
+from collections import Counter
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import peers
@@ -41,7 +46,7 @@ from->to.refresh.topics.interval.seconds = 1
 from->to.replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy
 dedicated.mode.enable.internal.rest = false
 """
-MODES: tuple[Any, ...] = ("at_least_once", "at_most_once", "almost_once", "transactional")
+MODES = ("at_least_once", "at_most_once", "almost_once", "transactional", "exactly_once")
 RECORDS = 200
 WORK = 60
 """Records that are new in the other cluster."""
@@ -50,12 +55,20 @@ WORK = 60
 class Group:
     """A group of one guarantee, in whichever cluster it is, and what its handlers have done."""
 
-    def __init__(self, mode: Any) -> None:
+    def __init__(self, mode: str, folder: Path) -> None:
         self.mode = mode
         self.name = mode.replace("_", "-")
-        self.done: set[int] = set()
+        self.done: Counter[int] = Counter()
+        """Runs of the handler, by value."""
+        self.outputs = f"out-{self.name}"
         self._released = threading.Event()
         self._held = -1
+        self._store = str(folder / "effects.db")
+        self._delivery: Any = mode
+        if mode == "exactly_once":
+            self._delivery = kl.ExactlyOnce(self._store, identity=lambda record: record.key, scope="shop")
+            with closing(sqlite3.connect(self._store)) as database:
+                database.execute("CREATE TABLE effects (value INTEGER)")
 
     @property
     def topic(self) -> str:
@@ -64,26 +77,56 @@ class Group:
     def stage(self, servers: str) -> Stage:
         return Stage(servers, self.name, group=f"group-{self.name}")
 
-    def _handle(self, record: kl.Record) -> None:
+    def effects(self) -> Counter[int]:
+        if self.mode != "exactly_once":
+            return self.done
+        with closing(sqlite3.connect(self._store)) as database:
+            return Counter(value for (value,) in database.execute("SELECT value FROM effects"))
+
+    def check_outputs(self, servers: str) -> None:
+        """That what was produced in this cluster, where the group never was before, is there once."""
+        if self.mode == "transactional":
+            outputs = Counter(one.value for one in self.stage(servers).read(self.outputs))
+            assert len(outputs) >= RECORDS
+            assert set(outputs.values()) == {1}, outputs
+
+    def _handle(self, record: kl.Record, context: kl.Context) -> kl.Output | None:
         assert record.value is not None
         value = int(record.value)
         released = self._released
         if value == self._held and not released.wait(60):
-            return
-        self.done.add(value)
+            raise kl.Fatal("it is held")
+        if self.mode == "exactly_once":
+            context.transaction.execute("INSERT INTO effects VALUES (?)", (value,))
+        self.done[value] += 1
+        return kl.Output(self.outputs, value=record.value) if self.mode == "transactional" else None
 
-    def leave_a_gap(self, servers: str, held: int, until_value: int, **commit: Any) -> None:
+    def _pipeline(self, servers: str, **commit: Any) -> kl.Pipeline:
+        return self.stage(servers).pipeline(
+            self._handle,
+            delivery=self._delivery,
+            drain_timeout_ms=300,
+            outputs=[self.outputs] if self.mode == "transactional" else [],
+            commit=kl.Commit(interval_ms=100, **commit),
+        )
+
+    def check(self, values: range) -> str:
+        """That none of these is lost, and which had more effects than one; runs, where no effect is promised."""
+        effects = self.effects()
+        lost = set(values) - effects.keys()
+        assert not lost, f"{self.mode} has lost {sorted(lost)}"
+        twice = sum(effects[value] > 1 for value in values)
+        if self.mode == "exactly_once":
+            assert not twice, f"effects more than once: {effects}"
+        return f"{self.mode}: lost {len(lost)} of {len(values)}, twice {twice}"
+
+    def leave_a_gap(self, servers: str, held: int, until_value: int) -> None:
         """Run, and stop while one record is held: but at most once, as it would have begun and never run again."""
         self._held, self._released = -1 if self.mode == "at_most_once" else held, threading.Event()
         wanted = set(range(until_value)) - {self._held}
-        member = ThreadMember(
-            self.stage(servers).pipeline(
-                self._handle, delivery=self.mode, drain_timeout_ms=300, commit=kl.Commit(interval_ms=100, **commit)
-            ),
-            self.name,
-        )
+        member = ThreadMember(self._pipeline(servers), self.name)
         try:
-            until(lambda: wanted <= self.done, lambda: f"{self.name}: {len(wanted - self.done)} are left")
+            until(lambda: wanted <= self.done.keys(), lambda: f"{self.name}: {len(wanted - self.done.keys())} are left")
             until(
                 lambda: not any(one.uncommitted for one in member.consumer.snapshot().partitions), "that is committed"
             )
@@ -94,14 +137,18 @@ class Group:
 
     def run_to_the_end(self, servers: str) -> str:
         """Why the start was refused, if it was; it is made again with a repeat."""
-        stage = self.stage(servers)
         try:
-            stage.run(self._handle, delivery=self.mode)
+            self._run(self._pipeline(servers))
         except kl.PeerError as error:
             refusal = str(error)
-            stage.run(self._handle, delivery=self.mode, commit=kl.Commit(on_copied_map="run_again"))
-            return refusal
-        return ""
+        else:
+            return ""
+        self._run(self._pipeline(servers, on_copied_map="run_again"))
+        return refusal
+
+    def _run(self, pipeline: kl.Pipeline) -> None:
+        with kl.ParallelConsumer(pipeline, ending_offsets="latest") as consumer:
+            consumer.run()
 
 
 def fill(servers: str, groups: list[Group], values: range) -> None:
@@ -139,13 +186,17 @@ def copy(source: str, target: str, groups: list[Group], folder: Path) -> None:
 
 
 @pytest.mark.parametrize("before", [1_000, 0], ids=["other offsets", "equal offsets"])
-def test_nothing_is_lost_there_or_back(jvm_peers: None, tmp_path: Path, before: int) -> None:
+def test_nothing_is_lost_there_or_back(
+    jvm_peers: None, tmp_path: Path, before: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     del jvm_peers
-    groups = [Group(mode) for mode in MODES]
+    groups = [Group(mode, tmp_path) for mode in MODES]
     names = {one.topic: 1 for one in groups}
+    outputs = {one.outputs: 1 for one in groups if one.mode == "transactional"}
     with peers.ApacheKafka(heap_mb=400) as first, peers.ApacheKafka(heap_mb=400) as second:
         here, there = (Admin({"bootstrap.servers": one.bootstrap}) for one in (first, second))
-        here.create_topics(names)
+        here.create_topics(names | outputs)
+        there.create_topics(outputs)
         if before:
             fill(first.bootstrap, groups, range(-before, 0))
             here.delete_records({(one.topic, 0): before for one in groups})
@@ -155,12 +206,11 @@ def test_nothing_is_lost_there_or_back(jvm_peers: None, tmp_path: Path, before: 
         copy(first.bootstrap, second.bootstrap, groups, tmp_path / "there")
 
         there_refused = {one.mode: one.run_to_the_end(second.bootstrap) for one in groups}
-        for one in groups:
-            missing = set(range(RECORDS)) - one.done
-            assert not missing, f"{one.mode} has lost {sorted(missing)} there"
+        counts = [f"there, {one.check(range(RECORDS))}" for one in groups]
         fill(second.bootstrap, groups, range(RECORDS, RECORDS + WORK))
         for one in groups:
             one.leave_a_gap(second.bootstrap, RECORDS + 10, RECORDS + WORK)
+            one.check_outputs(second.bootstrap)
 
         here.delete_topics(list(names))
         for one in groups:
@@ -170,9 +220,9 @@ def test_nothing_is_lost_there_or_back(jvm_peers: None, tmp_path: Path, before: 
         there.delete_records({(one.topic, 0): 50 for one in groups})
         copy(second.bootstrap, first.bootstrap, groups, tmp_path / "back")
         back_refused = {one.mode: one.run_to_the_end(first.bootstrap) for one in groups}
-        for one in groups:
-            missing = set(range(RECORDS + WORK + 5)) - one.done
-            assert not missing, f"{one.mode} has lost {sorted(missing)} on the way back"
+        counts += [f"back, {one.check(range(RECORDS + WORK + 5))}" for one in groups]
         for refused in (there_refused, back_refused):
             assert not refused.pop("at_least_once")
             assert all("was copied by another program" in why for why in refused.values()), refused
+    with capsys.disabled():
+        sys.stdout.write("\n" + "\n".join(counts) + "\n")
