@@ -12,6 +12,7 @@ import yaml
 
 from keylane.cli.main import build_parser
 from keylane.consumer.closing import FINAL_COMMIT_S
+from keylane.metrics.pages import EVERY_ADDRESS
 from keylane.pipeline import Pipeline
 from kit.kubernetes import faults
 
@@ -76,7 +77,7 @@ def test_the_containers_commands_and_probes_are_keylanes() -> None:
         args = build_parser(arguments).parse_args(arguments)
         (port,) = container["ports"]
         assert port["containerPort"] in (args.health_port, args.metrics_port)
-        assert args.metrics_port is None or args.metrics_host == "0.0.0.0", "pods are scraped from outside"
+        assert args.metrics_port is None or args.metrics_host == EVERY_ADDRESS, "pods are scraped from outside"
         for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
             assert container[probe]["httpGet"] == {"path": path, "port": port["name"]}
 

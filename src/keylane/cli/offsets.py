@@ -127,7 +127,7 @@ def _add_serve(commands: argparse._SubParsersAction[Any]) -> None:
         help="stop when standard input ends: for a program that must not leave its server behind",
     )
     add("--metrics-port", type=int, metavar="N", help="serve /metrics for Prometheus there (0: a free port)")
-    add("--metrics-host", default="127.0.0.1", metavar="HOST", help="… on this address (127.0.0.1; 0.0.0.0 for all)")
+    add("--metrics-host", default="127.0.0.1", metavar="HOST", help="… on this address (127.0.0.1; :: for all)")
     _add_names(serve)
     serve.set_defaults(func=run_serve)
 

@@ -59,9 +59,6 @@ RATE_WINDOW_S = 2.0
 OLD_MS = 1_000
 """The record that has been worked on for longest is shown from this age on."""
 
-ALL_ADDRESSES = "0.0.0.0"
-"""Probes come from outside of the container, and learn a line."""
-
 WAIT_S = 0.25
 """Between two looks for a stop request while lanes run."""
 
@@ -94,7 +91,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="seconds between two lines (60), beside those at a change; a terminal is always up to date",
     )
     add("--metrics-port", type=int, metavar="N", help="serve /metrics for Prometheus there (0: a free port)")
-    add("--metrics-host", default="127.0.0.1", metavar="HOST", help="… on this address (127.0.0.1; 0.0.0.0 for all)")
+    add("--metrics-host", default="127.0.0.1", metavar="HOST", help="… on this address (127.0.0.1; :: for all)")
     add("--health-port", type=int, metavar="N", help="serve /healthz and /readyz for probes there, on all addresses")
     add_offsets_servers(parser, "the group, while its records are at bootstrap.servers")
     add("--operate", action="store_true", help=f"report, and with a token in {TOKEN_VARIABLE} take commands")
@@ -201,18 +198,19 @@ def serving(
     """`/metrics`, `/healthz` and `/readyz` until the block ends, on the ports that were given."""
     with ExitStack() as servers:
         if args.metrics_port is not None:
+            from keylane.metrics.pages import place
             from keylane.metrics.prometheus import MetricsServer
 
             labels = {"group": pipeline.group_id}
             metrics = servers.enter_context(
                 MetricsServer(running.snapshot, args.metrics_port, args.metrics_host, labels, running.health, lanes)
             )
-            watch.progress.say(f"metrics at http://{args.metrics_host}:{metrics.port}/metrics")
+            watch.progress.say(f"metrics at http://{place(args.metrics_host, metrics.port)}/metrics")
         if args.health_port is not None:
-            from keylane.metrics.pages import HealthServer
+            from keylane.metrics.pages import EVERY_ADDRESS, HealthServer, place
 
-            health = servers.enter_context(HealthServer(running.health, args.health_port, ALL_ADDRESSES))
-            watch.progress.say(f"health at http://{ALL_ADDRESSES}:{health.port}/healthz and /readyz")
+            health = servers.enter_context(HealthServer(running.health, args.health_port, EVERY_ADDRESS))
+            watch.progress.say(f"health at http://{place(EVERY_ADDRESS, health.port)}/healthz and /readyz")
         yield
 
 

@@ -6,6 +6,7 @@ well, 503 and a line with the reason when it is not.
 
 from __future__ import annotations
 
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 TEXT = "text/plain; charset=utf-8"
 
+EVERY_ADDRESS = "::"
+"""Where a probe comes from outside of its container: IPv6 and IPv4, or IPv4 alone on a machine without the other."""
+
 
 class Page(NamedTuple):
     """An answer."""
@@ -30,7 +34,7 @@ class Page(NamedTuple):
 
 class PageServer:
     """Serves `pages`, by path, while its `with` block runs; each is made when it is asked for, from the value of the
-    request's `Accept` header.
+    request's `Accept` header. `::` is every address.
 
     Raises `PeerError` when the port cannot be had. Port 0 takes a free one; `port` says which. Thread safety: pages are
     made on threads of their own, several at a time.
@@ -41,9 +45,11 @@ class PageServer:
             served = pages
 
         try:
-            self._server = ThreadingHTTPServer((host, port), Handler)
+            self._server = _Server(host, port, Handler)
         except OSError as error:
-            raise PeerError(f"{what} cannot be served at {host}:{port}: {error.strerror}; give another port") from None
+            raise PeerError(
+                f"{what} cannot be served at {place(host, port)}: {error.strerror}; give another port"
+            ) from None
         self.port: int = self._server.server_port
         self._thread = threading.Thread(target=self._server.serve_forever, name="keylane-pages", daemon=True)
         self._thread.start()
@@ -57,8 +63,13 @@ class PageServer:
         self._thread.join()
 
 
+def place(host: str, port: int) -> str:
+    """As in an address of the web."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 class HealthServer(PageServer):
-    """Serves `/healthz` and `/readyz`: `HealthServer(consumer.health, 8080, "0.0.0.0")`; of lanes, `query.health`."""
+    """Serves `/healthz` and `/readyz`: `HealthServer(consumer.health, 8080, "::")`; of lanes, `query.health`."""
 
     def __init__(self, source: Callable[[], Health], port: int, host: str = "127.0.0.1") -> None:
         super().__init__(health_pages(source), port, host, "health")
@@ -75,6 +86,21 @@ def _answer(good: str, trouble: str | None) -> Page:
     if trouble is None:
         return Page(200, f"{good}\n".encode())
     return Page(503, f"not {good}: {trouble}\n".encode())
+
+
+class _Server(ThreadingHTTPServer):
+    """Listens on an address of either kind, where the library's takes IPv4 alone."""
+
+    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        if host == EVERY_ADDRESS and not socket.has_dualstack_ipv6():
+            host = "0.0.0.0"
+        self.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        super().__init__((host, port), handler)
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, False)
+        super().server_bind()
 
 
 class _Handler(BaseHTTPRequestHandler):
