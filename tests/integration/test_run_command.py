@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,6 +164,59 @@ def test_a_signal_drains_commits_and_says_where(
     assert 0 < summary["processed"] < RECORDS
     complete = sum(one["end"] - one["start"] - one["remaining"] for one in summary["partitions"])
     assert complete == summary["processed"], "everything that ran is committed"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("more", "code", "error"),
+    [
+        ("", 0, None),
+        ("commit=kl.Commit(interval_ms=600_000)", 1, "no broker acknowledged the last commit within 10 s: what was"),
+    ],
+    ids=["committed", "not committed"],
+)
+@pytest.mark.parametrize("is_frozen", [True, False], ids=["frozen", "gone"])
+def test_stopping_without_brokers_ends_in_time_and_says_what_is_committed(
+    write: Any, tmp_path: Path, more: str, code: int, error: str | None, *, is_frozen: bool
+) -> None:
+    with BrokerProcess(tmp_path / "own") as own:
+        admin = Admin({"bootstrap.servers": own.bootstrap})
+        admin.create_topics({"orders": 1})
+        with filling(own.bootstrap) as producer:
+            for number in range(10):
+                producer.produce(Output("orders", b"%d" % number, b"order"))
+            if more:
+                producer.produce(Output("orders", b"last", b"60"))  # what runs keeps the others from a prompt commit
+        path = write(
+            'await asyncio.sleep(float(record.value.decode().replace("order", "0")))',
+            servers=own.bootstrap,
+            more=f"drain_timeout_ms=1_000, {more}",
+        )
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        command = [*RUN, path.name, "--json", "--progress-interval", "0.2"]
+        with Started(command, cwd=path.parent, text=True, **pipes) as running:
+            assert running.stdout is not None
+            assert running.stderr is not None
+            for line in running.stdout:
+                if json.loads(line)["processed"] == 10:
+                    break
+            if not more:
+                first = ("orders", 0)
+                until(lambda: admin.committed_offsets(tmp_path.name)[first].offset == 10, "all is committed")
+            own.pause() if is_frozen else own.kill()
+            began = time.monotonic()
+            running.send_signal(signal.SIGTERM)
+            summary = json.loads(running.stdout.read().splitlines()[-1])
+            told = running.stderr.read()
+            assert running.wait(TIMEOUT_S) == code, told
+            assert time.monotonic() - began < 1 + 30, "what the guide says, beyond drain_timeout_ms"
+        if is_frozen:
+            own.resume()
+    assert (summary["processed"], summary["lag"], summary["partitions"]) == (10, None, None)
+    assert "where the group stands is not known, as no broker answers" in told
+    errors = [line for line in told.splitlines() if line.startswith("keylane: error: ")]
+    assert len(errors) == code
+    assert error is None or error in errors[0]
 
 
 def test_a_handler_that_raises_stops_with_its_line_and_the_record(write: Any) -> None:

@@ -23,7 +23,7 @@ from keylane.cli.exits import EXIT_INTERRUPTED
 from keylane.desk import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from keylane.cli.progress import PatientStream
     from keylane.consumer.health import Health
@@ -53,6 +53,8 @@ examples:
 SHOW_INTERVAL_S = 0.25
 PROGRESS_INTERVAL_S = 60
 """Between two lines where no terminal shows them, but for changes: little enough for a log that is kept."""
+STANDING_MS = 5_000
+"""How long the summary waits to learn where the group stands: what was to be done is done by then."""
 RATE_WINDOW_S = 2.0
 """The shown rate is over this long."""
 
@@ -111,9 +113,10 @@ def run(args: argparse.Namespace) -> int:
     from keylane.cli.pipeline_file import load_pipeline, place_in, place_in_notes
     from keylane.cli.progress import PatientStream, progress_on
     from keylane.cli.signals import stopping
+    from keylane.consumer.closing import FINAL_COMMIT_S
     from keylane.demo.options import check_local_slots
     from keylane.demo.stop import StopRequest
-    from keylane.errors import HandlerError, UsageError
+    from keylane.errors import HandlerError, PeerError, UsageError
     from keylane.pipeline import Operations
 
     if args.spark is None and (args.lanes is not None or args.conf):
@@ -140,6 +143,11 @@ def run(args: argparse.Namespace) -> int:
             place = place_in(path, error.__cause__) if error.__cause__ is not None else place_in_notes(path, error)
             raise HandlerError(f"{place}: {error}") from error
     watch.summary(pipeline, stopped=stop.requested)
+    if watch.ended_uncommitted:
+        raise PeerError(
+            f"no broker acknowledged the last commit within {FINAL_COMMIT_S:g} s: what was processed since the commit "
+            "before runs again at the next start"
+        )
     return EXIT_INTERRUPTED if stop.requested and args.available_now else 0
 
 
@@ -251,28 +259,25 @@ class Watch:
                 thread.join()
                 self._last = running.snapshot()
 
-    def summary(self, pipeline: Pipeline, *, stopped: bool) -> None:
-        """The last word: how much was done, and where the group stands, asked of the broker."""
-        from keylane.kafka.admin import Admin
-        from keylane.kafka.group_standing import group_standing
-        from keylane.kafka.logs import matching
+    @property
+    def ended_uncommitted(self) -> bool:
+        """Whether brokers were away when what ran had ended."""
+        return self._last is not None and self._last.ended_uncommitted > 0
 
+    def summary(self, pipeline: Pipeline, *, stopped: bool) -> None:
+        """The last word: how much was done, and where the group stands, asked of the broker, if it is there."""
         snapshot = self._last
         assert snapshot is not None
         seconds = time.monotonic() - self._started
-        admin = Admin(pipeline.kafka)
-        there = admin.topics()
-        read = matching(pipeline.reads, list(there))
-        standing = group_standing(admin, pipeline.group_id, [topic for topic in read if topic in there])
+        standing, deleted = (None, []) if self.ended_uncommitted else _ask_standing(pipeline)
         if self._lines is not None:
-            left = {"lag": sum(one.lag for one in standing), "remaining": sum(one.remaining for one in standing)}
-            partitions = [asdict(one) | {"lag": one.lag} for one in standing]
+            partitions = None if standing is None else [asdict(one) | {"lag": one.lag} for one in standing]
+            left = dict(zip(("lag", "remaining"), (None, None) if standing is None else _left(standing), strict=True))
             self._print_json("summary", snapshot, seconds, stopped=stopped, **left, partitions=partitions)
         for line in summary_lines(snapshot, standing, seconds, stopped=stopped):
             self.progress.say(line)
-        for topic in read:
-            if topic not in there:
-                self.progress.say(f"  {topic}: deleted")
+        for topic in deleted:
+            self.progress.say(f"  {topic}: deleted")
 
     def _watch(self, running: Running, update: Callable[..., None], ended: threading.Event) -> None:
         history: list[tuple[float, int]] = []
@@ -296,6 +301,23 @@ class Watch:
         if self._lines is not None:
             first = {"event": event, "seconds": round(seconds, 3)}
             self._lines.write_line(json.dumps(first | snapshot.to_dict() | more))
+
+
+def _ask_standing(pipeline: Pipeline) -> tuple[tuple[Standing, ...] | None, list[str]]:
+    """Where the group stands, None if no broker says; and the topics that are no more."""
+    from keylane.errors import BrokerUnavailableError
+    from keylane.kafka.admin import Admin
+    from keylane.kafka.group_standing import group_standing
+    from keylane.kafka.logs import matching
+
+    admin = Admin(pipeline.kafka, timeout_ms=STANDING_MS)
+    try:
+        there = admin.topics()
+        read = matching(pipeline.reads, list(there))
+        standing = group_standing(admin, pipeline.group_id, [topic for topic in read if topic in there])
+    except BrokerUnavailableError:
+        return None, []
+    return standing, [topic for topic in read if topic not in there]
 
 
 def _rate(history: list[tuple[float, int]]) -> float:
@@ -335,14 +357,24 @@ def note_of(snapshot: Snapshot, rate: float) -> str:
     return ", ".join(parts)
 
 
-def summary_lines(snapshot: Snapshot, standing: Iterable[Standing], seconds: float, *, stopped: bool) -> list[str]:
-    """A line for the run, and one for each partition that is not at its end."""
+def summary_lines(
+    snapshot: Snapshot, standing: Sequence[Standing] | None, seconds: float, *, stopped: bool
+) -> list[str]:
+    """A line for the run, and one for each partition that is not at its end; None: no broker says."""
     troubles = "".join(f", {count:,} {what}" for what, count in _troubles(snapshot))
-    lag, remaining = sum(one.lag for one in standing), sum(one.remaining for one in standing)
-    left = f"lag {lag:,}" + (f", remaining {remaining:,}" if remaining != lag else "")
+    if standing is None:
+        left = "where the group stands is not known, as no broker answers"
+    else:
+        lag, remaining = _left(standing)
+        left = f"lag {lag:,}" + (f", remaining {remaining:,}" if remaining != lag else "")
     head = "stopped" if stopped else "done"
     lines = [f"{head}: {snapshot.processed:,} records processed in {seconds:.1f} s{troubles}; {left}"]
-    return lines + [f"  {one}" for one in standing if one.lag]
+    return lines + [f"  {one}" for one in standing or () if one.lag]
+
+
+def _left(standing: Sequence[Standing]) -> tuple[int, int]:
+    """Lag, and what remains."""
+    return sum(one.lag for one in standing), sum(one.remaining for one in standing)
 
 
 def _troubles(snapshot: Snapshot) -> list[tuple[str, int]]:

@@ -89,14 +89,16 @@ class Closing:
             self.last_commit_deadline = now + FINAL_COMMIT_S
         return False
 
-    def finish(self, now: float, *, is_committed: bool) -> None:
-        """In `DRAINING`, with nothing in handlers: finished once the last commit is through, or has had its time."""
+    def finish(self, now: float, *, is_committed: bool) -> bool:
+        """In `DRAINING`, with nothing in handlers: finished once the last commit is through, or has had its time, which
+        is what it returns."""
         assert self.last_commit_deadline is not None
-        if not is_committed and now >= self.last_commit_deadline:
+        is_late = not is_committed and now >= self.last_commit_deadline
+        if is_late:
             self._log.warning("stopping: the last commit was not acknowledged within %d s", FINAL_COMMIT_S)
-            is_committed = True
-        if is_committed:
+        if is_committed or is_late:
             self.phase = Phase.FINISHED
+        return is_late
 
     def next_check(self) -> float | None:
         if self.phase in (Phase.RUNNING, Phase.FINISHED):

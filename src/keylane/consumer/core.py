@@ -488,8 +488,8 @@ class Core:
             return
         if busy:
             plan.end_calls()
-        if not self._revokes:
-            self._closing.finish(now, is_committed=self._mode.is_committed)
+        if not self._revokes and self._closing.finish(now, is_committed=self._mode.is_committed):
+            self._counters["ended_uncommitted"] += 1
 
     def _fail_stalled(self, now: float) -> None:
         self._stall.moved(now, runs=False)

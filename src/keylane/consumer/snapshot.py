@@ -200,6 +200,9 @@ class Snapshot:
     """Offsets that the log had dropped before they were complete."""
     began_without_commit: int = 0
     """Partitions that the group had no committed offset for when they were assigned."""
+    ended_uncommitted: int = 0
+    """Consumers that ended before their last commit was acknowledged: what is complete since the one before runs again,
+    unless the broker took it all the same."""
     transactions_aborted: int = 0
     """Aborted transactions: what was in them ran again, or will."""
     held: int = 0

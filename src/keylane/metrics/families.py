@@ -60,6 +60,7 @@ COUNTERS = {
     "already_complete": "Polled records that an earlier run had completed",
     "lost_to_retention": "Offsets that the log had dropped before they were complete",
     "began_without_commit": "Partitions that were assigned without a committed offset of the group",
+    "ended_uncommitted": "Consumers that ended before their last commit was acknowledged",
     "held": "Failed attempts that used none up, because a service was down",
     "transactions_aborted": "Aborted transactions: what was in them runs again",
     "workers_died": "Worker processes that ended under a record, and were replaced",

@@ -93,9 +93,9 @@ def test_the_last_commit_has_a_time_of_its_own() -> None:
     assert not closing.waits_for_handlers(100.0, busy=True)
     phases = []
     for now in (109.0, 100.0 + FINAL_COMMIT_S):
-        closing.finish(now, is_committed=False)
-        phases.append(closing.phase)
-    assert phases == [Phase.DRAINING, Phase.FINISHED]
+        is_late = closing.finish(now, is_committed=False)
+        phases.append((closing.phase, is_late))
+    assert phases == [(Phase.DRAINING, False), (Phase.FINISHED, True)]
 
 
 # --- close modes, with a whole engine ---
