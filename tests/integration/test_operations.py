@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -359,6 +360,30 @@ def test_keys_that_wait_are_shown_with_the_reason(
         assert f"{stage.topic}-0@0" in capsys.readouterr().out
         assert main(["operate", "show", stage.group, "--bootstrap", stage.servers]) == 0
         assert "1 records wait for another attempt" in capsys.readouterr().out
+    finally:
+        member.consumer.stop("now")
+        member.end()
+
+
+def test_while_a_service_is_down_that_is_what_keys_and_the_group_are_said_to_wait_for(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def handler(_: kl.Record) -> None:
+        raise ConnectionError
+
+    stage.fill((b"%d" % n, n % PARTITIONS) for n in [*range(30), *range(30)])
+    breaker = kl.Breaker(failures=1, errors=(ConnectionError,), probe_interval_ms=600_000)
+    operations = kl.Operations(report_interval_ms=100)
+    member = ThreadMember(stage.pipeline(handler, breaker=breaker, operations=operations, max_concurrency=4), "m")
+    try:
+        until(lambda: are_heard(capsys, stage, 1), "it reports")
+        until(lambda: operate(capsys, stage, "keys")["breakers"] != [], "the service is down")
+        until(lambda: {one["why"] for one in operate(capsys, stage, "keys")["queues"]} == {"service"}, "none else")
+        says = r"^the service has been down for \d+ s, next probe in \d+\.\d s$"
+        for command in (["operate", "keys"], ["groups", "describe"]):
+            capsys.readouterr()
+            assert main([*command, stage.group, "--bootstrap", stage.servers]) == 0
+            assert re.search(says, capsys.readouterr().out, re.MULTILINE), command
     finally:
         member.consumer.stop("now")
         member.end()

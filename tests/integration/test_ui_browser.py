@@ -544,6 +544,7 @@ def test_lanes_have_their_host_and_sparks_pages(page: Page, served: Served, stag
         rows(page, "Members").filter(has_text="backing off").locator("td").nth(2).get_attribute("class")
     )
     section(page, "Failures").get_by_text("down for 90 s").wait_for()
+    page.get_by_role("status").get_by_text("the service https://weather.example has been down for 90 s").wait_for()
 
 
 @pytest.mark.parametrize("width", [360, 820, 1440])

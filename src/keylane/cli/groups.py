@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keylane.cli.arguments import add_offset_targets
-from keylane.cli.asking import add_command, add_execute, add_offsets_servers, admin_of, show
+from keylane.cli.asking import add_command, add_execute, add_offsets_servers, admin_of, admin_with, settings_of, show
 from keylane.cli.tables import print_table, say, say_json
 
 if TYPE_CHECKING:
@@ -135,8 +135,12 @@ def run_describe(args: argparse.Namespace) -> int:
     """Show one group; returns the exit code. Raises `UsageError` for a group that does not exist."""
     from keylane.cli.groups_describe import print_report
     from keylane.desk.groups import gather
+    from keylane.desk.members import breakers_of_group
 
-    return show(args, gather(admin_of(args), args.group), print_report)
+    kafka = settings_of(args, {})
+    admin = admin_with(args, kafka)
+    report = gather(admin, args.group) | {"breakers": breakers_of_group(kafka, admin, args.group)}
+    return show(args, report, print_report)
 
 
 def run_offsets(args: argparse.Namespace) -> int:

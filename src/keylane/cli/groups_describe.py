@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from keylane.cli.tables import print_table, runs_text, say
 from keylane.consumer.snapshot import some_of
+from keylane.desk.members import down_lines
 
 if TYPE_CHECKING:
     from keylane.desk import Report
@@ -21,6 +22,8 @@ def print_report(report: Report) -> None:
     parts += [f"coordinator {report['coordinator']}"] if report["coordinator"] else []
     parts += [f"{name} {report[name]:,}" for name in ("lag", "remaining") if report[name] is not None]
     say(f"group {report['group']}: {', '.join(parts)}")
+    for line in down_lines(report["breakers"]):
+        say(line)
     say()
     if report["unassigned"]:
         say(f"no member has {some_of(report['unassigned'])}: nothing of these is read")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from keylane.cli.asking import admin_with, settings_of
 from keylane.cli.tables import print_table, say
-from keylane.desk.members import held_lines
+from keylane.desk.members import breakers_report, down_lines, held_lines
 from keylane.operations.operator import Operator
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ def _print_troubles(member: Report) -> None:
     name, snapshot = member["member"], member["snapshot"]
     for failure in snapshot["failures"]:
         say(f"{name}: {failure['error']} {failure['count']} times, at {failure['where']}")
-    for breaker in snapshot["breakers"]:
-        say(f"{name}: {breaker['target'] or 'the service'} is down for {breaker['open_ms'] / 1000:.0f} s")
+    for line in down_lines(breakers_report([snapshot])):
+        say(f"{name}: {line}")
 
 
 def _member_row(one: Report) -> tuple[object, ...]:
@@ -108,6 +108,8 @@ def _member_row(one: Report) -> tuple[object, ...]:
 
 def print_keys(report: Report) -> None:
     """As a table."""
+    for line in down_lines(report["breakers"]):
+        say(line)
     if not report["queues"]:
         say(f"group {report['group']}: no record waits for another one, of {report['members']} members")
         return

@@ -348,10 +348,7 @@ def note_of(snapshot: Snapshot, rate: float) -> str:
     oldest = snapshot.oldest
     if oldest is not None and oldest.age_ms >= OLD_MS:
         parts.append(f"{oldest.topic}-{oldest.partition}@{oldest.offset} for {oldest.age_ms / 1000:.0f} s")
-    parts += [
-        f"{one.target or 'the service'} down for {one.open_ms / 1000:.0f} s: records are held"
-        for one in snapshot.breakers
-    ]
+    parts += [f"{one}: records are held" for one in snapshot.breakers]
     if snapshot.waits is not None:
         parts.append(str(snapshot.waits))
     return ", ".join(parts)

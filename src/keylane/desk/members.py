@@ -5,8 +5,18 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from keylane.errors import UsageError
+from keylane.flow.breakers import OpenBreaker, longest
+from keylane.kafka.admin import RefusedError
+from keylane.operations.clock import now_ms
+from keylane.operations.operator import Operator
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from keylane.desk import Report
+    from keylane.kafka.admin import Admin
+    from keylane.kafka.redriving import Settings
     from keylane.operations.reports import Members
 
 
@@ -27,8 +37,36 @@ def keys_report(members: Members, now_ms: int, limit: int) -> Report:
     queues: list[Report] = [
         dict(one) | {"member": name} for name, seen in present.items() for one in seen.report["queues"]
     ]
-    longest = sorted(queues, key=lambda one: (-one["behind"], one["topic"], one["partition"], one["offset"]))
-    return {"group": members.group, "members": len(present), "queues": longest[:limit]}
+    by_length = sorted(queues, key=lambda one: (-one["behind"], one["topic"], one["partition"], one["offset"]))
+    return {
+        "group": members.group,
+        "members": len(present),
+        "queues": by_length[:limit],
+        "breakers": breakers_report(seen.report["snapshot"] for seen in present.values()),
+    }
+
+
+def breakers_report(snapshots: Iterable[Report]) -> list[Report]:
+    """Which services are down: each once."""
+    told = (one for snapshot in snapshots for one in snapshot["breakers"])
+    found = longest(OpenBreaker(one["target"], one["open_ms"], one.get("probe_in_ms")) for one in told)
+    return [one._asdict() for one in found]
+
+
+def down_lines(breakers: Iterable[Report]) -> list[str]:
+    """Of `breakers_report`, in words."""
+    return [str(OpenBreaker(**one)) for one in breakers]
+
+
+def breakers_of_group(kafka: Settings, admin: Admin, group: str) -> list[Report]:
+    """Which services are down, by what members tell that are heard; none of a group that tells nothing, or that may not
+    be read."""
+    try:
+        with Operator(kafka, group, None, admin) as operator:
+            present = operator.members.present(now_ms())
+    except (UsageError, RefusedError):
+        return []
+    return breakers_report(seen.report["snapshot"] for seen in present.values())
 
 
 def log_report(members: Members) -> Report:

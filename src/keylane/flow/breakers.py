@@ -44,14 +44,22 @@ class OpenBreaker(NamedTuple):
     """What `Breaker.target` calls it; empty without one."""
     open_ms: int
     """For how long."""
+    probe_in_ms: int | None = None
+    """Until the next call may go to it. Older members do not tell."""
+
+    def __str__(self) -> str:
+        service = f"the service {self.target}" if self.target else "the service"
+        probe = "" if self.probe_in_ms is None else f", next probe in {self.probe_in_ms / 1000:.1f} s"
+        return f"{service} has been down for {self.open_ms / 1000:.0f} s{probe}"
 
 
 def longest(many: Iterable[OpenBreaker]) -> tuple[OpenBreaker, ...]:
     """Of several consumers, each service as the first of them has found it."""
-    found: dict[str, int] = {}
-    for target, open_ms in many:
-        found[target] = max(open_ms, found.get(target, 0))
-    return tuple(OpenBreaker(*one) for one in sorted(found.items()))
+    found: dict[str, OpenBreaker] = {}
+    for one in many:
+        if one.target not in found or one.open_ms > found[one.target].open_ms:
+            found[one.target] = one
+    return tuple(found[target] for target in sorted(found))
 
 
 class _Target:
@@ -131,7 +139,7 @@ class Breakers:
         return 1 if now >= one.probe_s else 0
 
     def due(self) -> float | None:
-        """When an item may start, where `room` is none."""
+        """When the next probe may go, where the one target of all items is down."""
         one = None if self._only is None else self._targets.get(self._only)
         return None if one is None or one.opened_s is None else one.probe_s
 
@@ -208,7 +216,7 @@ class Breakers:
     def open(self, now: float) -> tuple[OpenBreaker, ...]:
         """Which are down."""
         return tuple(
-            OpenBreaker(name, round((now - one.opened_s) * 1000))
+            OpenBreaker(name, round((now - one.opened_s) * 1000), max(0, round((one.probe_s - now) * 1000)))
             for name, one in self._targets.items()
             if one.opened_s is not None
         )

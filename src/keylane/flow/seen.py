@@ -79,7 +79,10 @@ class Seen:
             number = next(iter(ready[source]), None) if queue.head is None else queue.head
             if number is not None:
                 stands = self._stands(source, number, ready[source])
-                tasks[source, number] = Task(source.name, number, stands, behind=queue.behind, key=queue.key)
+                probe_due = self._probe_due if stands == "service" else None
+                tasks[source, number] = Task(
+                    source.name, number, stands, due=probe_due, behind=queue.behind, key=queue.key
+                )
         return list(tasks.values())
 
     def _stands(self, source: Source, number: int, ready: Container[int]) -> Why:
@@ -90,7 +93,15 @@ class Seen:
             return "paused"
         if self.rotation.is_resting(source):
             return "rate"
-        return "ready" if number <= source.owner.may_start() else "commit"
+        if number > source.owner.may_start():
+            return "commit"
+        return "ready" if self._probe_due is None else "service"
+
+    @property
+    def _probe_due(self) -> float | None:
+        """When one of all items may start, where the service that all of them need is down. Items that call services of
+        several names have a time each, by their own."""
+        return None if self.breakers is None else self.breakers.due()
 
     def _why(self, item: Item, down: Container[str]) -> Why:
         """What an item waits for that has a time."""

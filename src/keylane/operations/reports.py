@@ -13,7 +13,6 @@ from typing import Literal, NotRequired, TypedDict, cast
 from keylane.consumer.snapshot import NUMBERS, OldestRecord, PartitionSnapshot, Wait
 from keylane.consumer.work import WorkDict  # noqa: TC001 - `has_shape` looks at the type
 from keylane.errors import UsageError
-from keylane.flow.breakers import OpenBreaker
 from keylane.operations.commands import VERSION, HoldingDict, Said
 from keylane.operations.foreign import has_shape, read_object
 from keylane.operations.results import Result, read_result
@@ -82,6 +81,14 @@ class _Partition(TypedDict):
     lag: int | None
 
 
+class _Breaker(TypedDict):
+    """`OpenBreaker`."""
+
+    target: str
+    open_ms: int
+    probe_in_ms: NotRequired[int | None]
+
+
 class _Failure(TypedDict):
     error: str
     where: str
@@ -113,7 +120,7 @@ SHAPES = {
     "lag": int | None,
     "remaining": int | None,
     "oldest": OldestRecord | None,
-    "breakers": list[OpenBreaker],
+    "breakers": list[_Breaker],
     "failures": list[_Failure],
     "waits": Wait | None,
     "handler_latency": dict[str, float | list[int] | None],

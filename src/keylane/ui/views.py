@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keylane.desk.groups import map_of
-from keylane.desk.members import held_lines, keys_report, log_report
+from keylane.desk.members import down_lines, held_lines, keys_report, log_report
 from keylane.ui.strips import strip
 
 if TYPE_CHECKING:
@@ -152,11 +152,13 @@ def work(members: Members, now_ms: int) -> Report:
     }
     lists["in_hand"].sort(key=lambda one: -(one["age_ms"] or 0))
     lists["waiting"].sort(key=lambda one: one["due_in_ms"] or 0)
+    keys = keys_report(members, now_ms, SHOWN_QUEUES)
     snapshots = [(name, seen.report["snapshot"]) for name, seen in present.items()]
     return {
         "in_hand": lists["in_hand"][:SHOWN_QUEUES],
         "waiting": lists["waiting"][:SHOWN_QUEUES],
-        "queues": keys_report(members, now_ms, SHOWN_QUEUES)["queues"],
+        "queues": keys["queues"],
+        "down": down_lines(keys["breakers"]),
         "failures": [dict(one) | {"member": name} for name, snapshot in snapshots for one in snapshot["failures"]],
         "breakers": [dict(one) | {"member": name} for name, snapshot in snapshots for one in snapshot["breakers"]],
         "holds": _holds(present),

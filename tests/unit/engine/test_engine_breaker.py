@@ -208,7 +208,7 @@ def test_a_success_that_began_before_says_nothing() -> None:
     assert breakers.failed("", 0.5, 2.0) == 3.5
     assert (breakers.room(2.9), breakers.due(), breakers.room(3.0)) == (0, 3.0, 1)
     breakers.succeeded("", 1.9, 2.5)
-    assert [one.open_ms for one in breakers.open(2.5)] == [500]
+    assert [(one.open_ms, one.probe_in_ms) for one in breakers.open(2.5)] == [(500, 500)]
     breakers.succeeded("", 2.1, 4.0)
     assert breakers.open(4.0) == ()
     assert told == [

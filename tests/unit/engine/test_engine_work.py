@@ -134,6 +134,19 @@ def test_a_record_that_has_a_time_and_one_whose_service_is_down() -> None:
     assert by_offset(world.work.waiting) == {0: "service"}
 
 
+def test_keys_that_wait_while_the_service_is_down_wait_for_it_and_for_no_worker() -> None:
+    world = World(breaker=kl.Breaker(failures=1, probe_interval_ms=1_000))
+    world.poll("aabbccdd")
+    assert world.queues()[4] == ("ready", 1)
+    world.end(FAILED)
+    world.end(FAILED)
+    world.now += 0.25
+    assert world.queues() == {0: ("service", 1), 2: ("service", 1), 4: ("service", 1), 6: ("service", 1)}
+    assert {one.offset: one.due_in_ms for one in world.work.queues if one.offset > 2} == {4: 750, 6: 750}
+    (down,) = world.core.snapshot(world.now).breakers
+    assert str(down) == "the service has been down for 0 s, next probe in 0.8 s"
+
+
 def test_a_partition_is_one_queue() -> None:
     world = World(ordering="partition")
     world.poll("abcd")

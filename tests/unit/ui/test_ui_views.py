@@ -117,6 +117,14 @@ def stands(number: int, committed: int | None, end: int = 100, member: str | Non
     }
 
 
+def test_services_that_are_down_are_said_once_whoever_keeps_them() -> None:
+    members = Members("g")
+    for name, open_ms in (("a", 2_000), ("b", 69_000)):
+        snapshot = Snapshot().to_dict() | {"breakers": [{"target": "X", "open_ms": open_ms, "probe_in_ms": 400}]}
+        members.reports[name] = Seen(report(name, snapshot=snapshot), NOW_MS)
+    assert work(members, NOW_MS)["down"] == ["the service X has been down for 69 s, next probe in 0.4 s"]
+
+
 def test_a_partition_has_its_strip_and_what_its_member_tells() -> None:
     maps = {
         ("t", 0): CommittedOffset(10, encode(OffsetMap(10, [10, 12], 19))),

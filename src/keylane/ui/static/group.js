@@ -28,6 +28,7 @@ export function showGroup(main, status, group) {
 
   const state = el("span", { class: "state" });
   const problem = el("p", { class: "problem", role: "alert" });
+  const down = el("p", { class: "problem", role: "status" });
   const holds = el("p", { class: "holds", hidden: true });
   const facts = el("dl", { class: "facts" });
   const dead = el("dl", { class: "facts", hidden: true });
@@ -55,6 +56,7 @@ export function showGroup(main, status, group) {
   function shown(now) {
     view = now;
     say(problem, now.error ?? "");
+    say(down, (now.down ?? []).join(" · "));
     if (now.head === undefined) return;
     const { head } = now;
     say(state, head.state);
@@ -86,7 +88,7 @@ export function showGroup(main, status, group) {
   const lines = el("div", { class: "charts" }, ...charts.charts.map((chart) => chart.node));
   main.replaceChildren(
     el("div", { class: "line" }, el("h1", { text: group }), state, el("span", { class: "fill" }), tools.node),
-    problem, el("div", { class: "about" }, facts, dead), holds, note,
+    problem, down, el("div", { class: "about" }, facts, dead), holds, note,
     lines,
     sections.members.node, sections.partitions.node,
     el("div", { class: "pair" }, sections.in_hand.node, sections.queues.node),
