@@ -32,6 +32,11 @@ pytestmark = [
 
 broker, stage = operated.broker, operated.stage
 
+CUT = """
+[...document.querySelectorAll('.scroll')].filter((one) => one.offsetParent && one.scrollWidth > one.clientWidth)
+  .map((one) => `${one.querySelector('table').ariaLabel}: ${one.scrollWidth} of ${one.clientWidth}`)
+"""
+"""Tables that are wider than what is seen of them."""
 HOSTILE = b"<img src=x onerror=document.title='run'>"
 
 
@@ -545,6 +550,34 @@ def test_lanes_have_their_host_and_sparks_pages(page: Page, served: Served, stag
     )
     section(page, "Failures").get_by_text("down for 90 s").wait_for()
     page.get_by_role("status").get_by_text("the service https://weather.example has been down for 90 s").wait_for()
+
+
+def test_a_page_that_was_told_nothing_yet_does_not_say_that_there_is_nothing(
+    page: Page, served: Served, stage: Stage
+) -> None:
+    stage.admin.commit_offsets(stage.group, {(stage.topic, 0): 0})
+    page.route("**/api/events*", lambda _: None)  # no answer
+    see(page, served, f"group/{stage.group}")
+    rows(page, "Members").filter(has_text="Loading").wait_for()
+    assert page.get_by_text("No members.").count() == 0
+    page.unroute_all(behavior="ignoreErrors")
+    page.reload()
+    rows(page, "Members").filter(has_text="No members.").wait_for()
+
+
+PHONE = 390
+
+
+def test_a_phone_shows_whole_columns(browser: Browser, served: Served, stage: Stage, handler: Handler) -> None:
+    assert handler.offsets
+    with chromium.tab(browser, PHONE, 844) as (page, _):
+        for where in (f"group/{stage.group}", "", f"letters/{stage.topic}.dead"):
+            see(page, served, where)
+            page.locator("main h1").wait_for()
+            page.locator("tbody tr td:visible").first.wait_for()
+            page.locator("tbody tr.empty", has_text="Loading").first.wait_for(state="detached")
+            cut = page.evaluate(CUT)
+            assert cut == [], where
 
 
 @pytest.mark.parametrize("width", [360, 820, 1440])

@@ -95,7 +95,6 @@ export function showGroup(main, status, group) {
     el("div", { class: "pair" }, sections.waiting.node, sections.failures.node),
     sections.log.node,
   );
-  for (const part of Object.values(parts)) part.update(new Map());
   return new Live(group, shown, status);
 }
 
@@ -254,7 +253,7 @@ function workTable(open, label, empty) {
     first: 15,
     columns: [
       recordColumn("Record", open),
-      { id: "why", title: "Is", cell: (row) => WHY[row.why] ?? row.why },
+      { id: "why", title: "Is", kind: "word", cell: (row) => WHY[row.why] ?? row.why },
       { id: "age", title: "For", num: true, cell: (row) => span(row.age_ms) },
       { id: "attempt", title: "Attempt", num: true, cell: (row) => count(row.attempt) },
       { id: "behind", title: "Behind it", num: true, show: "mid", cell: (row) => (row.behind ? count(row.behind) : "") },
@@ -270,7 +269,7 @@ function waitingTable(open) {
     first: 15,
     columns: [
       recordColumn("Record", open),
-      { id: "why", title: "Waits, since", cell: (row) => WHY[row.why] ?? row.why },
+      { id: "why", title: "Waits, since", kind: "word", cell: (row) => WHY[row.why] ?? row.why },
       { id: "due", title: "Goes on in", num: true, cell: (row) => span(row.due_in_ms) },
       { id: "attempt", title: "Attempt", num: true, cell: (row) => count(row.attempt) },
       { id: "behind", title: "Behind it", num: true, show: "mid", cell: (row) => (row.behind ? count(row.behind) : "") },
@@ -290,7 +289,7 @@ function queuesTable(open, openKey) {
       recordColumn("Head", open),
       { id: "key", title: "Key", kind: "name", draw: (td, row) => (shownKey(row) && about.acts ? drawButton(td, shownKey(row), () => openKey(row)) : say(td, shownKey(row) || "–")) },
       { id: "behind", title: "Behind it", num: true, cell: (row) => count(row.behind) },
-      { id: "why", title: "Its head waits, since", cell: (row) => WHY[row.why] ?? row.why },
+      { id: "why", title: "Its head waits, since", kind: "word", cell: (row) => WHY[row.why] ?? row.why },
       { id: "age", title: "For", num: true, show: "mid", cell: (row) => (row.age_ms === null ? "" : span(row.age_ms)) },
       { id: "due", title: "Goes on in", num: true, show: "mid", cell: (row) => (row.due_in_ms === null ? "" : span(row.due_in_ms)) },
       { id: "member", title: "Member", show: "wide", kind: "name", cell: withLane },
@@ -305,7 +304,7 @@ function failuresTable() {
     label: "Failures",
     empty: "No attempt has failed since the members started.",
     columns: [
-      { id: "error", title: "Error", cell: (row) => row.error },
+      { id: "error", title: "Error", kind: "word", cell: (row) => row.error },
       { id: "times", title: "Times", num: true, cell: (row) => count(row.count) },
       { id: "where", title: "Where", kind: "text", cell: (row) => row.where },
       { id: "member", title: "Member", show: "mid", kind: "name", cell: (row) => row.member },

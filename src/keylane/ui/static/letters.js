@@ -16,7 +16,7 @@ export function showLetters(main, status, topic) {
       { id: "letter", title: "Letter", draw: (td, row) => drawLetter(td, row) },
       { id: "written", title: "Written", show: "mid", cell: (row) => row.written.replace("T", " ").replace(/\.\d+\+00:00$/, " UTC") },
       { id: "from", title: "From", cell: (row) => (row.topic === null ? "–" : `${row.topic}${row.partition === null ? "" : `-${row.partition}`}${row.offset === null ? "" : `@${row.offset}`}`) },
-      { id: "error", title: "Error", cell: (row) => row.error ?? "–" },
+      { id: "error", title: "Error", kind: "word", cell: (row) => row.error ?? "–" },
       { id: "reason", title: "Reason", show: "mid", kind: "text", cell: (row) => (row.reason ?? "–").split("\n")[0].slice(0, 160) },
       { id: "attempts", title: "Attempts", num: true, show: "wide", cell: (row) => count(row.attempts) },
       { id: "rounds", title: "Rounds", num: true, show: "wide", help: "how often it came back from the dead", cell: (row) => count(row.rounds) },
@@ -61,7 +61,7 @@ export function showLetters(main, status, topic) {
     }
   }
   main.replaceChildren(el("div", { class: "line" }, el("h1", { text: "Dead letters" }), total), form, topics, likely, problem, el("section", {}, table.node));
-  table.update(new Map());
+  if (topic === "") table.update(new Map());
   status("", true);
   ask("/api/topics").then((known) => {
     topics.replaceChildren(...known.topics.map((one) => el("option", { value: one })));

@@ -17,6 +17,7 @@ export class Table {
     this.order = [];
     this.filter = null;
     this.all = false;
+    this.isLoaded = false; // until there are rows, or is none
     this.sortedAt = 0;
     this.heads = new Map();
     const heads = columns.map((column) => this.#head(column));
@@ -24,10 +25,12 @@ export class Table {
     this.more = el("button", { type: "button", class: "tools", hidden: true, onclick: () => this.#showAll() });
     this.node = el("div", {}, el("div", { class: "scroll" }, el("table", { "aria-label": label }, el("thead", {}, el("tr", {}, ...heads)), this.body)), this.more);
     this.#markSort();
+    this.#arrange();
   }
 
   /** Shows these rows, by name; a row whose object is the same has not changed. */
   update(rows) {
+    this.isLoaded = true;
     let others = this.sorted === null && !same(this.given, (this.given = [...rows.keys()]));
     for (const [name, kept] of this.rows) {
       if (!rows.has(name)) {
@@ -121,7 +124,7 @@ export class Table {
       else this.body.insertBefore(kept.tr, before);
     }
     if (shown.length === 0) {
-      const text = this.rows.size === 0 ? this.emptyText : "None of them matches.";
+      const text = !this.isLoaded ? "Loading …" : this.rows.size === 0 ? this.emptyText : "None of them matches.";
       this.body.append(el("tr", { class: "empty" }, el("td", { colspan: this.columns.length, text })));
     }
   }
