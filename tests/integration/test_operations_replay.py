@@ -143,7 +143,7 @@ def test_what_cannot_run_again_is_refused_and_the_member_says_why(
 class Burying:
     """A member that fails for some records, and buries them."""
 
-    def __init__(self, stage: Stage, *bad: tuple[int, int]) -> None:
+    def __init__(self, stage: Stage, *bad: tuple[int, int], **more: Any) -> None:
         self.dead = f"{stage.topic}.dead"
         self.bad = set(bad)
         self.ran: Counter[tuple[int, int]] = Counter()
@@ -154,7 +154,7 @@ class Burying:
             "on_exhausted": kl.DeadLetter(self.dead),
             "commit": kl.Commit(interval_ms=100),
         }
-        self.member = ThreadMember(stage.pipeline(self.handle, **options), "m")
+        self.member = ThreadMember(stage.pipeline(self.handle, **options | more), "m")
 
     def handle(self, record: kl.Record) -> None:
         self.ran[record.partition, record.offset] += 1
@@ -174,7 +174,7 @@ def redriven(capsys: pytest.CaptureFixture[str], stage: Stage, dead: str, *more:
     found = main(["dlq", "redrive", dead, "--in-group", stage.group, "--bootstrap", stage.servers, "--json", *more])
     said = capsys.readouterr()
     assert found == code, said
-    return {} if code else json.loads(said.out)
+    return json.loads(said.out) if said.out else {}
 
 
 def test_records_of_dead_letters_run_again_in_their_group_once_each_without_a_copy(
@@ -216,7 +216,7 @@ def test_a_letter_whose_topic_was_made_anew_stays(stage: Stage, capsys: pytest.C
     with member:
         until(lambda: are_heard(capsys, stage, 1), "it reports")
         until(stage.all_is_committed, "the new ones are done")
-        found = redriven(capsys, stage, member.dead, "--execute")
+        found = redriven(capsys, stage, member.dead, "--execute", code=1)
         assert (found["letters"], found["redriven_before"]) == (0, 0)
         assert found["left"] == {"other record": 1, "not complete": 1}
         assert member.ran == Counter({(0, offset): 1 for offset in range(3)}), "no record of the new log runs again"
@@ -235,7 +235,7 @@ def test_a_record_that_dies_again_has_a_letter_that_goes_and_rounds_are_bounded(
             assert (found["letters"], found["redriven_before"]) == (1, rounds - 1)
         until(lambda: len(stage.read(member.dead)) == 3, "it is dead again")
         until(stage.all_is_committed, "and committed")
-        found = redriven(capsys, stage, member.dead, "--max-rounds", "2", "--execute")
+        found = redriven(capsys, stage, member.dead, "--max-rounds", "2", "--execute", code=1)
         assert (found["letters"], found["redriven_before"], found["left"]) == (0, 2, {"rounds": 1})
         member.bad.clear()
         operate(capsys, stage, "replay-record", f"{stage.topic}:0@1", "--execute")
@@ -265,6 +265,20 @@ def test_a_redrive_in_the_group_that_is_killed_at_each_step_lets_each_run_again_
         assert codes[-1] == 0
         assert redriven(capsys, stage, member.dead)["redriven_before"] == len(bad)
         until(lambda: member.ran == Counter(dict.fromkeys(member.ran, 1)) + Counter(bad), "each once more, no other")
+
+
+def test_a_redrive_in_the_group_that_let_nothing_run_again_fails_and_says_why(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Burying(stage, (0, 1), delivery="transactional") as member:
+        fill(stage, 12)
+        until(lambda: are_heard(capsys, stage, 1), "it reports")
+        until(stage.all_is_committed, "all is done, or dead")
+        found = redriven(capsys, stage, member.dead, "--execute", code=1)
+        assert (found["letters"], found["left"]) == (0, {"refused": 1})
+        (refusal,) = found["refusals"]
+        assert "stop the members, and `keylane records replay`" in refusal
+        assert redriven(capsys, stage, member.dead)["letters"] == 1, "what it would do is no failure"
 
 
 def test_with_transactions_nothing_is_replayed_while_members_run(

@@ -52,6 +52,8 @@ examples:
 Letters go back in their order, to the partition that the record had (to another topic: by key), with the record's key
 and headers and one set of keylane.* headers, in transactions that hold the redrive's own position: killed anywhere, it
 loses none and sends none twice. Start it again, and it goes on. Two at once for one group: the later one goes on.
+
+exit codes: 0; 1 when none went of those that were to, each reason in a line, or no broker answers; 2 for wrong usage
 """
 
 PURGE_EXAMPLES = """\
@@ -155,16 +157,20 @@ def run_show(args: argparse.Namespace) -> int:
 def run_redrive(args: argparse.Namespace) -> int:
     """Send letters back, or say which would go where; returns the exit code."""
     from keylane.cli.dlq_letters import print_redrive, queue_of, wanted_of
-    from keylane.desk.redrive import How, redrive
+    from keylane.cli.exits import EXIT_FAILURE
+    from keylane.desk.redrive import How, did_nothing, redrive
 
     queue, wanted = queue_of(args), wanted_of(args)
     how = How(args.execute, args.to, args.max_rounds, args.rate, args.limit)
     if args.in_group is None:
-        return show(args, redrive(queue, wanted, how), print_redrive)
-    from keylane.cli.operate_answers import token_of
-    from keylane.desk.redrive_in_group import redrive_in_group
+        report = redrive(queue, wanted, how)
+    else:
+        from keylane.cli.operate_answers import token_of
+        from keylane.desk.redrive_in_group import redrive_in_group
 
-    return show(args, redrive_in_group(queue, wanted, how, args.in_group, token_of(args)), print_redrive)
+        report = redrive_in_group(queue, wanted, how, args.in_group, token_of(args))
+    code = show(args, report, print_redrive)
+    return EXIT_FAILURE if did_nothing(report) else code
 
 
 def run_purge(args: argparse.Namespace) -> int:

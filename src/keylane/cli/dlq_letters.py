@@ -104,6 +104,8 @@ def print_redrive(report: Report) -> None:
         print_table(("TOPIC", "LETTERS"), report["to"].items(), numbers=[1])
     for reason, count in report["left"].items():
         say(f"{count} letters {LEFT[reason]}")
+    for refusal in report["refusals"]:
+        say(refusal)
     rest = f"{report['redriven_before']} came back before, {report['not_selected']} are not selected"
     say(f"{report['letters']} letters {'sent back' if report['executed'] else 'would go back'}; {rest}")
     say(f"position: group {report['group']}" if report["executed"] else DRY_RUN)

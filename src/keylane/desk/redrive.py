@@ -81,6 +81,8 @@ class Redrive:
     left: Counter[str] = field(default_factory=Counter)
     going: Counter[str] = field(default_factory=Counter)
     """Letters that go, by topic."""
+    refusals: set[str] = field(default_factory=set)
+    """What members said that did not let records run again."""
 
     def begin(self, starts: Mapping[int, int], committed: Mapping[int, OffsetMap]) -> None:
         """From what is committed, or else from where the log of each partition starts."""
@@ -212,8 +214,14 @@ def report_of(run: Redrive, queue: Queue, how: How) -> Report:
         "to": dict(sorted(run.going.items())),
         "redriven_before": run.before,
         "not_selected": run.others,
-        "left": dict(run.left),
+        "left": dict(+run.left),
+        "refusals": sorted(run.refusals),
     }
+
+
+def did_nothing(report: Report) -> bool:
+    """Whether none of the letters went that were to go."""
+    return bool(report["executed"] and not report["letters"] and report["left"])
 
 
 def check(how: How, queue: Queue, partitions: Mapping[str, int]) -> None:

@@ -139,12 +139,14 @@ class _Group:
             if place in there and not is_letter_of(one, read(carried_headers_of(one.message)).death, there[place])
         }
 
-    def replay(self, places: list[Place]) -> set[Place]:
-        """Those that a member has replayed; all of them where nothing is to be done."""
+    def replay(self, places: list[Place], refusals: set[str]) -> set[Place]:
+        """Those that a member has replayed; all of them where nothing is to be done. What members say that did not is
+        added to `refusals`."""
         order = Order(self.group, "replay-record", replaying(places), self.execute)
         report, _ = send(self.queue.kafka, self.queue.admin, self.token, order)
         if not self.execute:
             return {*places}
+        refusals |= {f"{one['member']}: {one['text']}" for one in report["members"] if one["text"]}
         done = {one["record"] for one in report["records"] if one["member"] is not None}
         return {place for place in places if named(place) in done}
 
@@ -163,7 +165,7 @@ def _go(run: Redrive, queue: Queue, how: How, past: Past, group: _Group, target:
         going = [place for place in lot if place not in left]
         if going:
             pace.wait(len(going))
-        done = group.replay(going) if going else set()
+        done = group.replay(going, run.refusals) if going else set()
         for place, letters in lot.items():
             if place in done:
                 run.settle(letters, place[0])
