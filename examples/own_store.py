@@ -87,8 +87,8 @@ class MemoryTransaction:
     def count_keys(self, scope: str, keys: Collection[str]) -> int:
         return sum(Identity(scope, -1, -1, key) in self.done for key in keys)
 
-    def has_processed(self, scope: str) -> bool:
-        return any(one.scope == scope for one in self.done)
+    def has_unchecked(self, scope: str) -> bool:
+        return any(one.scope == scope and found.checksum is None for one, found in self.done.items())
 
     def scopes(self) -> Collection[str]:
         return {scope for scope, _ in (*self.positions, *self.below)}

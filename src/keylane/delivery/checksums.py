@@ -92,7 +92,7 @@ def _unseen_of(kept: Kept, log_start: int, log_end: int) -> Iterable[int]:
         return
     if kept.position is not None:
         seen = map_of(kept.position)
-    elif kept.below or kept.places:  # of before positions were noted
+    elif kept.below or None in kept.places.values():  # of before positions were noted
         seen = kept.committed
     else:
         seen = OffsetMap(min(log_start, kept.committed.base))

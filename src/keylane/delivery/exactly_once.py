@@ -58,6 +58,9 @@ LEAST_RETENTION_MS = 60_000
 SAMPLES = 128
 """Of purged places, in a partition."""
 
+OF_KEYS = 0
+"""The checksum of all that is known by a key: that there is one says that it is not of before positions were noted."""
+
 ANSWER_S = 60.0
 """How long a rebalance waits for a database that has answered before: a restart."""
 
@@ -118,8 +121,8 @@ class Identities:
             return Identity(self._scopes[record.topic], record.partition, record.offset)
         return Identity(self._group, -1, -1, key_of(self._function(record), repr(record)))
 
-    def checksum(self, record: Record) -> int | None:
-        return None if self.by_key else checksum_of(record)
+    def checksum(self, record: Record) -> int:
+        return OF_KEYS if self.by_key else checksum_of(record)
 
 
 def checksum_of(record: Record) -> int:
@@ -325,10 +328,11 @@ class House:
         return start
 
     def _is_of_before(self, transaction: Transaction, name: tuple[str, int], below: int) -> bool:
-        """Whether the store has something of the partition, of a version that noted no positions."""
+        """Whether the store has something of the partition, of a version that noted no positions: nor checksums. What
+        has one was processed since the store was emptied, by a member that had not heard of it."""
         if not self._identities.by_key:
-            return bool(below or transaction.places(*name))
-        return transaction.has_processed(self._identities.group) and name[0] not in transaction.scopes()
+            return bool(below or None in transaction.places(*name).values())
+        return transaction.has_unchecked(self._identities.group) and name[0] not in transaction.scopes()
 
     def _check_cluster(self, transaction: Transaction, start: Start) -> None:
         """The store knows nothing of this topic. Raises `StoreError` where it does under another cluster's id."""

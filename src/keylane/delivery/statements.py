@@ -130,8 +130,9 @@ class Housekeeping:
         select = f"SELECT 1 FROM keylane_processed {OF_ONE}"
         return sum(self.run(select, (scope, -1, -1, key)).fetchone() is not None for key in keys)
 
-    def has_processed(self, scope: str) -> bool:
-        return self.run("SELECT 1 FROM keylane_processed WHERE scope = %s LIMIT 1", (scope,)).fetchone() is not None
+    def has_unchecked(self, scope: str) -> bool:
+        select = "SELECT 1 FROM keylane_processed WHERE scope = %s AND checksum IS NULL LIMIT 1"
+        return self.run(select, (scope,)).fetchone() is not None
 
     def scopes(self) -> Collection[str]:
         found = self.run("SELECT scope FROM keylane_positions UNION SELECT scope FROM keylane_purged").fetchall()

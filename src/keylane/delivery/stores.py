@@ -91,8 +91,8 @@ class Transaction(Protocol):
     def count_keys(self, scope: str, keys: Collection[str]) -> int:
         """How many of these keys, each of which is given once, are kept."""
 
-    def has_processed(self, scope: str) -> bool:
-        """Whether anything is kept under this scope."""
+    def has_unchecked(self, scope: str) -> bool:
+        """Whether anything is kept under this scope without a checksum."""
 
     def scopes(self) -> Collection[str]:
         """All that a position, or a purge, was noted under."""

@@ -38,7 +38,7 @@ METHODS = (
     "claim_all",
     "count_keys",
     "count_places",
-    "has_processed",
+    "has_unchecked",
     "is_open",
     "keep_all",
     "note_position",

@@ -198,8 +198,9 @@ class StoreContract:
             assert transaction.places(scope, 0, 8) == {8: 0}
             assert transaction.count_places(scope, 0, [(0, 8), (8, 20)]) == 2
             assert transaction.count_keys(scope, {"order 7", "order 8"}) == 1
-            assert transaction.has_processed(scope)
-            assert not transaction.has_processed(f"{scope}/another")
+            assert transaction.has_unchecked(scope)
+            assert transaction.claim_all({Identity(f"{scope}/another", 0, 7): 0}) == {}
+            assert not transaction.has_unchecked(f"{scope}/another")
         assert sorted(opened.find([one, key, Identity(scope, 3, 3)])) == sorted([one, key])
         opened.close()
 

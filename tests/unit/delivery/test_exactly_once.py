@@ -491,6 +491,25 @@ def test_a_store_that_goes_back_under_a_member_is_noticed_before_the_next_commit
     once.close()
 
 
+@pytest.mark.parametrize("by_key", [False, True], ids=["places", "keys"])
+def test_what_a_member_processes_before_it_hears_that_its_store_was_emptied_says_nothing_of_the_rest(
+    tmp_path: Path, by_key: bool
+) -> None:
+    """The broker has applied the commit that the store was told of."""
+    replays = Replays(tmp_path)
+    options: dict[str, Any] = {"identity": lambda record: b"%d" % record.offset} if by_key else {}
+    once = replays.once(note, **options)
+    call(once, replays, range(4))
+    once.before_commit([Commit(T0, 4)])
+    empty(replays)
+    call(once, replays, range(5, 6))
+    with pytest.raises(StoreError, match="has lost"):
+        once.before_commit([Commit(T0, 4, encode(OffsetMap(4, [4], 5)))])
+    once.close()
+    with pytest.raises(StoreError, match="has 4 offsets of t-0 complete, from 0 on, that this store has not seen"):
+        replays.once(note, base=4, **options)
+
+
 def test_a_member_that_has_nothing_to_do_hears_of_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PURGE_EVERY_S", 0.05)
     replays, failures = Replays(tmp_path), list[BaseException]()
@@ -576,6 +595,7 @@ def test_a_store_of_keys_tells_as_much(tmp_path: Path) -> None:
     with sqlite3.connect(replays.store.path) as connection:  # as a version left it that noted no positions
         connection.execute("DELETE FROM keylane_positions")
         connection.execute("DELETE FROM keylane_purged")
+        connection.execute("UPDATE keylane_processed SET checksum = NULL")
     replays.once(note, base=8, **options).close()
 
 

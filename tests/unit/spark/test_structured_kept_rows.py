@@ -393,7 +393,7 @@ class NoOutputs:
 def test_a_store_that_cannot_keep_outputs_is_refused_by_name(tasks: Tasks) -> None:
     with pytest.raises(
         kl.UsageError,
-        match="a transaction of NoOutputs has no count_keys, count_places, has_processed, keep_all, note_position, "
+        match="a transaction of NoOutputs has no count_keys, count_places, has_unchecked, keep_all, note_position, "
         "places, position, purge_before, purged_below, scopes: ",
     ):
         tasks.run(tasks.step(store=NoOutputs(tasks.store)))
