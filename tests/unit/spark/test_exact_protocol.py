@@ -39,7 +39,7 @@ DRIVER = Producer(1, 5)
 FIRST, SECOND = Entry(0, "a", 10, 0, 3, 300, 0), Entry(1, "b", 11, 0, 4, 400, 0)
 LISTED = SinkRecord("q", 7, (FIRST, SECOND))
 DONE = SinkRecord("q", 7)
-FRESH = Plan(DRIVER, 0, None)
+FRESH = Plan(DRIVER, 0, None, may_begin=True)
 
 
 def driven(steps: Generator[Any, Answer, Any], answers: Callable[[Any], Answer | None]) -> tuple[list[Any], Any]:
@@ -70,11 +70,26 @@ def ends(entry: Entry, *, committed: bool = True) -> End:
     return End(entry.id, Producer(entry.producer_id, entry.epoch), committed)
 
 
-def test_a_record_that_is_missing_behind_the_first_batch_is_said() -> None:
-    nothing, known = Plan(DRIVER, 0, None), Plan(DRIVER, 0, DONE)
-    assert protocol.doubt(nothing, "q", 0) is None
-    assert protocol.doubt(known, "q", 9) is None
-    assert "its topic was deleted, or put back" in (protocol.doubt(nothing, "q", 9) or "")
+def test_a_record_that_is_missing_behind_the_first_batch_is_refused_unless_the_query_begins() -> None:
+    _, plan = driven(protocol.start(), lambda _: None)
+    protocol.check(plan, "q", 0)
+    with pytest.raises(
+        PeerError, match=r"has no record, and batch 9 of query q is not the first.*onMissingRecord=begin"
+    ):
+        protocol.check(plan, "q", 9)
+    _, plan = driven(protocol.start(may_begin=True), lambda _: None)
+    protocol.check(plan, "q", 9)
+
+
+def test_a_record_that_lies_batches_behind_the_checkpoint_was_put_back() -> None:
+    plan = Plan(DRIVER, 0, DONE)
+    protocol.check(plan, "q", 8)
+    with pytest.raises(
+        PeerError, match=r"batch 9 of query q comes, and the last one that the sink knows is 7.*from 8 on"
+    ):
+        protocol.check(plan, "q", 9)
+    of_before = SinkRecord.of_json(DONE.to_json().replace(b',"gapless":true', b""))
+    protocol.check(plan._replace(record=of_before), "q", 9)  # batches without rows left no record then
 
 
 def test_a_start_ends_what_is_listed_and_aborts_the_rest() -> None:
@@ -114,8 +129,10 @@ def test_a_commit_decides_by_the_end_of_the_drivers_transaction() -> None:
     ]
 
 
-def test_a_batch_without_rows_is_not_recorded() -> None:
+def test_a_batch_without_rows_is_recorded_once() -> None:
     asked, _ = driven(protocol.commit(FRESH, "q", 7, [], 0), lambda _: None)
+    assert asked == [Open(), Add(DRIVER), Append(DRIVER, 0, DONE), Decide(DRIVER)]
+    asked, _ = driven(protocol.commit(Plan(DRIVER, 0, DONE), "q", 7, [], 0), lambda _: None)
     assert asked == [Open()]
 
 

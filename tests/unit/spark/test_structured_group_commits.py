@@ -18,15 +18,15 @@ T0 = ("t", 0)
 
 
 def test_offsets_of_both_sources() -> None:
-    ours = json.dumps(Plan("q", 3, {T0: 5}, {T0: 9}, epochs={T0: 4}).to_json())
-    assert ended_at(ours) == ({T0: OffsetMap(9)}, {T0: 4})
-    assert ended_at('{"t":{"0":9},"u":{"3":1}}') == ({T0: OffsetMap(9), ("u", 3): OffsetMap(1)}, {})
-    assert ended_at("{'t': {'0': 9}}") == ({T0: OffsetMap(9)}, {}), "as PySpark before 4.2 has it"
+    ours = json.dumps(Plan("q", 3, {T0: 5}, {T0: 9}, epochs={T0: 4}, ids={"t": "one"}).to_json())
+    assert ended_at(ours) == ({T0: OffsetMap(9)}, {T0: 4}, {"t": "one"})
+    assert ended_at('{"t":{"0":9},"u":{"3":1}}') == ({T0: OffsetMap(9), ("u", 3): OffsetMap(1)}, {}, {})
+    assert ended_at("{'t': {'0': 9}}") == ({T0: OffsetMap(9)}, {}, {}), "as PySpark before 4.2 has it"
 
 
 @pytest.mark.parametrize("text", [None, "null", "5", "not json", '{"logOffset":3}', '{"t":{"a":3}}', '{"t":{"0":"x"}}'])
 def test_other_sources_say_nothing(text: str | None) -> None:
-    assert ended_at(text) == ({}, {})
+    assert ended_at(text) == ({}, {}, {})
 
 
 @pytest.fixture(autouse=True)
@@ -106,3 +106,25 @@ def test_of_two_sources_of_a_partition_the_slower_one_counts(member: Member, off
     event: Any = SimpleNamespace(progress=SimpleNamespace(name=None, runId="run", sources=sources))
     GroupCommits(KAFKA).onQueryProgress(event)
     assert member.commits == [{T0: 13}]
+
+
+def test_nothing_is_committed_of_a_topic_that_is_another_one_in_the_groups_cluster(
+    member: Member, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The source went on in a mirror, and the listener has the brokers of before."""
+    asked: list[dict[str, str]] = []
+
+    def topic_ids(topics: dict[str, str]) -> dict[str, str]:
+        asked.append(topics)
+        return dict.fromkeys(topics, "ours")
+
+    monkeypatch.setattr(GroupCommits, "_asked", lambda _: SimpleNamespace(topic_ids=topic_ids))
+    listener = GroupCommits(KAFKA)
+    for offset, known in ((3, "ours"), (4, "mirror"), (5, "mirror"), (6, "ours")):
+        text = json.dumps(Plan("q", offset, {T0: 0}, {T0: offset}, ids={"t": known}).to_json())
+        sources = [SimpleNamespace(endOffset=text)]
+        event: Any = SimpleNamespace(progress=SimpleNamespace(name=None, runId="run", sources=sources))
+        listener.onQueryProgress(event)
+    assert member.commits == [{T0: 3}, {T0: 6}]
+    assert asked == [{"t": "ours"}, {"t": "mirror"}, {"t": "ours"}]
+    assert "the topic t that the query reads is another one than that at h:1" in caplog.text

@@ -23,6 +23,7 @@ class OneLog:
     def __init__(self) -> None:
         self.first, self.start, self.end = 0, 0, 5
         self.lost = False
+        self.checked: list[Plan] = []
 
     def partitions(self) -> list[Any]:
         return [NAME]
@@ -37,6 +38,13 @@ class OneLog:
 
     def ids(self, names: Any) -> dict[str, str]:
         return {topic: "id" for topic, _ in names}
+
+    def ids_for(self, before: Plan, _: object, **__: object) -> dict[str, str]:
+        return self.ids(before.next)
+
+    def still_there(self, plan: Plan) -> Plan:
+        self.checked.append(plan)
+        return plan
 
     def log_ends(self, names: list[Any], standing: object = None) -> dict[Any, int]:
         return dict.fromkeys(names, self.end)
@@ -80,6 +88,7 @@ def test_the_first_batch_is_the_same_when_it_is_replayed_wherever_a_query_would_
     log.first = log.end = 9  # startingOffsets=latest, after a crash
     again = reader()
     assert read(again, again.initialOffset(), end) == [((2, 5),)]
+    assert log.checked[-1] == Plan.from_json(end), "the logs may be other ones by now"
     assert Plan.from_json(again.latestOffset()).start == {NAME: 5}
 
 
@@ -91,6 +100,7 @@ def test_a_restart_goes_on_where_spark_says(log: OneLog) -> None:
     log.end = 8
     after = one.latestOffset()
     assert read(one, end, after) == [((5, 8),)]
+    assert not log.checked, "its logs were asked for it just now"
     assert one.latestOffset() == after
 
 

@@ -8,7 +8,14 @@ import pytest
 
 from keylane.errors import PeerError
 from keylane.offsets import OffsetMap, encode
-from keylane.spark.structured.plans import CARRIED_A_PARTITION, Plan, follow, group_offsets, new_records
+from keylane.spark.structured.plans import (
+    CARRIED_A_PARTITION,
+    Plan,
+    follow,
+    group_offsets,
+    new_records,
+    still_there,
+)
 
 T0, T1 = ("t", 0), ("t", 1)
 FIRST = Plan("q", 0, {T0: 5, T1: 0}, {T0: 5, T1: 0})
@@ -133,7 +140,10 @@ def test_what_the_group_had_complete_beyond_the_batch_stays_complete() -> None:
 def test_a_topic_that_was_made_anew_starts_again_or_fails() -> None:
     """Also where the new one has more records than the old one had: its offsets look as if the query could go on."""
     before = Plan("q", 3, {T0: 0}, {T0: 5}, ids={"t": "old"})
-    with pytest.raises(PeerError, match="the topic t was deleted and made anew, and 5 of the old t-0 is next"):
+    with pytest.raises(
+        PeerError,
+        match="the topic t was deleted and made anew, or this is another cluster, and 5 of the old t-0 is next",
+    ):
         follow(before, STARTS, {T0: 9}, ids={"t": "new"})
     plan = follow(before, STARTS, {T0: 9}, ids={"t": "new"}, fail_on_data_loss=False)
     assert (plan.spans(), plan.ids) == ({T0: ((0, 9),)}, {"t": "new"})
@@ -159,3 +169,28 @@ def test_an_offset_of_sparks_own_source_is_where_the_query_stands() -> None:
     for other in ({"logOffset": 3}, {"t": {"0": "x"}}, {"t": {"a": 3}}, {}):
         with pytest.raises(PeerError, match="which is not of this source"):
             Plan.taken_over(other)
+
+
+def test_of_a_plan_that_was_made_earlier_is_read_what_its_logs_still_have() -> None:
+    plan = Plan("q", 3, {T0: 5, T1: 0}, {T0: 9, T1: 4}, ids={"t": "old"}, redo=2)
+    same = still_there(plan, {T0, T1}, {}, {"t": "old"}, fail_on_data_loss=True)
+    assert same.spans([("t", 0, 2)]) == {T0: ((2, 3), (5, 9)), T1: ((0, 4),)}
+    for there, changes, ids, says, left in (
+        ({T0, T1}, {T0: 7}, {}, "t-0 was read up to 9, and was cut at 7", {T0: ((2, 3), (5, 7)), T1: ((0, 4),)}),
+        ({T0, T1}, {T0: 2}, {}, "t-0 was read up to 9, and was cut at 2", {T1: ((0, 4),)}),
+        ({T1}, {}, {}, "t-0 does not exist any more", {T1: ((0, 4),)}),
+        ({T0, T1}, {}, {"t": "new"}, "the topic t was deleted and made anew, or this is another cluster", {}),
+    ):
+        with pytest.raises(PeerError, match=says):
+            still_there(plan, there, changes, ids, fail_on_data_loss=True)
+        found = still_there(plan, there, changes, ids, fail_on_data_loss=False)
+        assert found.spans([("t", 0, 2)]) == left
+
+
+def test_a_carried_record_is_read_where_it_was() -> None:
+    """From where a plan has gone back to, the log has others, which are read in their turn."""
+    before = Plan("q", 3, {T0: 0}, {T0: 9}, epochs={T0: 1}, ids={"t": "old"})
+    plan = follow(before, STARTS, {T0: 20}, limit=2, redo=2, changes={T0: 5}, fail_on_data_loss=False)
+    assert plan.spans([("t", 0, 2), ("t", 0, 7)]) == {T0: ((2, 3), (5, 7))}
+    plan = follow(before, STARTS, {T0: 20}, limit=2, redo=2, ids={"t": "new"}, fail_on_data_loss=False)
+    assert plan.spans([("t", 0, 2), ("t", 0, 7)]) == {T0: ((0, 2),)}

@@ -30,6 +30,7 @@ class OneLog:
 
     def __init__(self, end: int) -> None:
         self.end = end
+        self.checked: list[Plan] = []
 
     def partitions(self) -> list[TopicPartition]:
         return [NAME]
@@ -44,6 +45,13 @@ class OneLog:
 
     def ids(self, names: Any) -> dict[str, str]:
         return {topic: "id" for topic, _ in names}
+
+    def ids_for(self, before: Plan, _: object, **__: object) -> dict[str, str]:
+        return self.ids(before.next)
+
+    def still_there(self, plan: Plan) -> Plan:
+        self.checked.append(plan)
+        return plan
 
     def log_ends(self, names: list[TopicPartition], standing: object = None) -> dict[TopicPartition, int]:
         return dict.fromkeys(names, self.end)
@@ -85,6 +93,18 @@ def test_a_batch_waits_for_its_least_number_of_records_or_its_time(
     assert one.latestOffset(second, ReadAllAvailable()) == second
     now += 0.1
     assert end(one.latestOffset(second, ReadAllAvailable())) == 14
+
+
+def test_a_plan_of_an_earlier_run_is_held_against_the_logs_of_now(
+    reader: Callable[..., source.KeylaneStreamReader],
+) -> None:
+    log = OneLog(3)
+    one = reader(log)
+    planned = one.latestOffset(start(), ReadAllAvailable())
+    one.partitions(start(), planned)
+    assert not log.checked
+    reader(log).partitions(start(), planned)
+    assert log.checked == [Plan.from_json(planned)]
 
 
 def test_a_batch_has_at_most_its_limit_and_ends_with_what_was_there_at_the_start(

@@ -14,6 +14,7 @@ from keylane.kafka.admin import CommittedOffset, LedOffset
 from keylane.offsets import OffsetMap, encode
 from keylane.spark.structured import topics
 from keylane.spark.structured.options import parse_source
+from keylane.spark.structured.plans import Plan
 from keylane.spark.structured.source import KeylaneSource
 
 if TYPE_CHECKING:
@@ -138,3 +139,15 @@ def test_the_sink_asks_once_before_its_tasks_wait_for_acknowledgements(
     brokers.dead = False
     getattr(sink, make)(schema, overwrite=False)
     assert (brokers.asked, brokers.waits_ms) == (2, waits_ms)
+
+
+def test_topics_are_looked_at_at_first_and_before_anything_is_read_of_them(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks = topics.Topics(parse_source(KAFKA | {"subscribe": "t"}, streaming=True))
+    monkeypatch.setattr(asks, "ids", lambda names: {topic: "id" for topic, _ in names})
+    before, same = Plan("q", 1, {("t", 0): 0}, {("t", 0): 5}), {("t", 0): 5}
+    assert asks.ids_for(before, same) == {"t": "id"}
+    assert asks.ids_for(before, same) is None
+    assert asks.ids_for(before, same, carries=True) == {"t": "id"}
+    assert asks.ids_for(before, {("t", 0): 6}) == {"t": "id"}

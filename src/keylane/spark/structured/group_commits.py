@@ -10,7 +10,7 @@ import ast
 import json
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.errors import KeylaneError, PeerError, UsageError
 from keylane.offsets import OffsetMap
@@ -57,6 +57,10 @@ class GroupCommits(QueryListener):
         self._run_id: str | None = None
         """Of the query's run that was heard of last."""
         self._stopped = False
+        self._compared: dict[str, str] = {}
+        """By topic, the id in a plan that was held against the group's cluster last."""
+        self._elsewhere: set[str] = set()
+        """Topics that have another id there."""
         self._using = threading.Lock()
         """Guards the member: Spark's thread tells of progress while the caller closes."""
 
@@ -66,8 +70,10 @@ class GroupCommits(QueryListener):
             return
         ended: dict[TopicPartition, OffsetMap] = {}
         epochs: dict[TopicPartition, int] = {}
+        ids: dict[str, str] = {}
         for source in progress.sources:
-            maps, known = ended_at(source.endOffset)
+            maps, known, known_ids = ended_at(source.endOffset)
+            ids |= known_ids
             for name, one in maps.items():
                 ended[name] = complete_in_both(ended[name], one) if name in ended else one
             for name, epoch in known.items():
@@ -79,20 +85,50 @@ class GroupCommits(QueryListener):
             if self._stopped:
                 return
             try:
+                self._compare(ids)
+                ended = {name: one for name, one in ended.items() if name[0] not in self._elsewhere}
+                if not ended:
+                    return
                 member = self._joined({topic for topic, _ in ended})
                 member.commit(to_commit(ended, epochs or self._epochs(ended)))
             except KeylaneError:
                 logger.exception("nothing more is committed for group %r", self._kafka["group.id"])
                 self._stopped = True
 
-    def _epochs(self, ended: Mapping[TopicPartition, OffsetMap]) -> dict[TopicPartition, int]:
-        """Of the leaders of now, for a source that does not know them."""
+    def _compare(self, ids: Mapping[str, str]) -> None:
+        """Offsets mean nothing in a topic of another id: nothing is committed there."""
+        new = {topic: known for topic, known in ids.items() if self._compared.get(topic) != known}
+        if not new:
+            return
+        try:
+            there = self._asked().topic_ids(new)
+        except PeerError as error:
+            logger.info("group %r: the topics' ids are not compared: %s", self._kafka["group.id"], error)
+            return
+        self._compared |= new
+        self._elsewhere -= new.keys()
+        for topic, known in new.items():
+            if there.get(topic, known) != known:
+                self._elsewhere.add(topic)
+                logger.error(
+                    "group %r: the topic %s that the query reads is another one than that at %s: nothing is committed "
+                    "of it; give GroupCommits the brokers of the query's source",
+                    self._kafka["group.id"],
+                    topic,
+                    self._kafka["bootstrap.servers"],
+                )
+
+    def _asked(self) -> Admin:
         if self._admin is None:
             from keylane.kafka.admin import Admin
 
             self._admin = Admin(self._kafka, timeout_ms=LOOK_MS)
+        return self._admin
+
+    def _epochs(self, ended: Mapping[TopicPartition, OffsetMap]) -> dict[TopicPartition, int]:
+        """Of the leaders of now, for a source that does not know them."""
         try:
-            led = self._admin.led_log_ends(ended, read_committed=False)
+            led = self._asked().led_log_ends(ended, read_committed=False)
         except PeerError as error:
             logger.info("group %r: this commit has no leader epoch: %s", self._kafka["group.id"], error)
             return {}
@@ -123,25 +159,36 @@ class GroupCommits(QueryListener):
         return self._member
 
 
-def ended_at(text: str | None) -> tuple[dict[TopicPartition, OffsetMap], dict[TopicPartition, int]]:
-    """Where a source's `endOffset` has its partitions, and the leader epochs that it knows; empty for a source that is
-    not Kafka."""
+class Ended(NamedTuple):
+    """What a source's `endOffset` says."""
+
+    maps: dict[TopicPartition, OffsetMap]
+    epochs: dict[TopicPartition, int]
+    """Of the leaders, as far as the source knows them; so are the topics' ids."""
+    ids: dict[str, str]
+
+
+NOTHING = Ended({}, {}, {})
+
+
+def ended_at(text: str | None) -> Ended:
+    """Where a source's `endOffset` has its partitions; nothing for a source that is not Kafka."""
     try:
         value = json.loads(text or "null")
     except ValueError:
         try:
             value = ast.literal_eval(text or "")  # PySpark before 4.2 gives the text of a dict
         except (ValueError, SyntaxError):
-            return {}, {}
+            return NOTHING
     if not isinstance(value, dict):
-        return {}, {}
+        return NOTHING
     if {"id", "seq", "from", "next"} <= value.keys():
         plan = Plan.from_json(value)
-        return group_offsets(plan), dict(plan.epochs)
+        return Ended(group_offsets(plan), dict(plan.epochs), dict(plan.ids))
     offsets = {}
     for topic, partitions in value.items():
         for partition, offset in partitions.items() if isinstance(partitions, dict) else ():
             if not partition.isdecimal() or not isinstance(offset, int):
-                return {}, {}
+                return NOTHING
             offsets[topic, int(partition)] = OffsetMap(offset)
-    return offsets, {}
+    return Ended(offsets, {}, {})

@@ -63,7 +63,7 @@ class OlderStreamReader(DataSourceStreamReader):
         return self._to_the_ends(first).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        self._last = end
+        is_of_this_run, self._last = end == self._last, end
         if start == end:  # so Spark tells, at a restart, where the query stands
             return []
         before, plan = Plan.from_json(start), Plan.from_json(end)
@@ -82,6 +82,8 @@ class OlderStreamReader(DataSourceStreamReader):
             )
             if plan is before:
                 return []
+        elif not is_of_this_run:
+            plan = self._asked.still_there(plan)
         return tasks(plan.spans(), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -112,6 +114,6 @@ class OlderStreamReader(DataSourceStreamReader):
             fail_on_data_loss=self._options.fail_on_data_loss,
             epochs=self._asked.epochs,
             changes=self._asked.changes(before, starts, known),
-            ids=self._asked.ids({*before.next, *known}) if known != before.next else None,
+            ids=self._asked.ids_for(before, known),
             reads=self._options.subscription.reads,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from keylane.consumer.start import cut_at
@@ -49,10 +49,12 @@ class Plan:
     versions."""
 
     def spans(self, carried: Iterable[tuple[str, int, int]] = ()) -> dict[TopicPartition, Spans]:
-        """The offsets to read, given the records (topic, partition, offset) of the list `redo`."""
+        """The offsets to read, given the records (topic, partition, offset) of the list `redo`: those below where the
+        plan starts, because from there on the log has others since, or none."""
         parts: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
         for topic, partition, offset in carried:
-            parts[topic, partition].append((offset, offset + 1))
+            if offset < self.start.get((topic, partition), 0):
+                parts[topic, partition].append((offset, offset + 1))
         for name, stop in self.next.items():
             known = decode(self.done[name][1], self.done[name][0]) if name in self.done else None
             parts[name] += spans.incomplete(self.start.get(name, stop), stop, known)
@@ -130,7 +132,7 @@ def follow(
     accepted.
     """
     carried, epochs, changes, ids = carried or {}, epochs or {}, changes or {}, ids or {}
-    anew = {topic for topic, known in before.ids.items() if ids.get(topic, known) != known}
+    anew = _made_anew(before, ids)
     _check_gone(before, log_ends, reads, fail_on_data_loss=fail_on_data_loss)
     start = _start(before, log_starts, log_ends, changes, anew, fail_on_data_loss=fail_on_data_loss)
     available = {
@@ -151,6 +153,35 @@ def follow(
     led = {name: epochs.get(name, before.epochs.get(name, -1)) for name in start}
     known = {name: epoch for name, epoch in led.items() if epoch >= 0}
     return Plan(before.id, before.seq + 1, start, stops, done, known, redo if carried else None, {**before.ids, **ids})
+
+
+def still_there(
+    plan: Plan,
+    there: Collection[TopicPartition],
+    changes: Mapping[TopicPartition, int],
+    ids: Mapping[str, str],
+    *,
+    fail_on_data_loss: bool,
+) -> Plan:
+    """What is to be read of a plan that was made earlier: of the partitions that are `there`, up to where their logs
+    have other records since then; the plan that follows begins there. `changes` and `ids` as in `follow`.
+
+    Raises `PeerError` where something is left out, unless that is accepted.
+    """
+    anew, stops = _made_anew(plan, ids), dict(plan.next)
+    for name, stop in plan.next.items():
+        if name[0] in anew:
+            _lost(_said_anew(name, stop), fail=fail_on_data_loss)
+            del stops[name]
+        elif name not in there:
+            _lost(f"{name[0]}-{name[1]} does not exist any more", fail=fail_on_data_loss)
+            del stops[name]
+        elif (cut := changes.get(name, stop)) < stop:
+            _changed(f"{name[0]}-{name[1]}", stop, cut, fail=fail_on_data_loss)
+            stops[name] = cut
+    return replace(
+        plan, start={name: min(plan.start.get(name, stop), stop) for name, stop in stops.items()}, next=stops
+    )
 
 
 def group_offsets(plan: Plan, carried: Iterable[tuple[str, int, int]] = ()) -> dict[TopicPartition, OffsetMap]:
@@ -199,8 +230,7 @@ def _start(
     for name, end in sorted(log_ends.items()):
         first = before.next.get(name, log_starts[name])
         if name[0] in anew and name in before.next:
-            text = f"the topic {name[0]} was deleted and made anew, and {first} of the old {name[0]}-{name[1]} is next"
-            _lost(text, fail=fail_on_data_loss)
+            _lost(_said_anew(name, first), fail=fail_on_data_loss)
             first = log_starts[name]
         elif first < log_starts[name]:
             _lost(f"{name[0]}-{name[1]} starts at {log_starts[name]}, and {first} is next", fail=fail_on_data_loss)
@@ -213,6 +243,19 @@ def _start(
             first = end
         start[name] = first
     return start
+
+
+def _made_anew(before: Plan, ids: Mapping[str, str]) -> set[str]:
+    """Topics that have another id than when a plan was made."""
+    return {topic for topic, known in before.ids.items() if ids.get(topic, known) != known}
+
+
+def _said_anew(name: TopicPartition, following: int) -> str:
+    topic, partition = name
+    return (
+        f"the topic {topic} was deleted and made anew, or this is another cluster, and {following} of the old "
+        f"{topic}-{partition} is next"
+    )
 
 
 def _check_gone(

@@ -47,7 +47,7 @@ COLUMNS: dict[str, tuple[type[DataType], ...]] = {
 
 _SPARKS = frozenset({"checkpointlocation", "queryname", "path", "outputmode"})
 """Options that Spark itself hands on to every sink."""
-_OWN = frozenset({"topic", "includeheaders", "delivery", "sinkname"})
+_OWN = frozenset({"topic", "includeheaders", "delivery", "sinkname", "onmissingrecord"})
 """Of these, `includeHeaders` changes nothing: a column `headers` is always written, as by Spark's own sink."""
 ANSWER_S = 10
 """So long a batch write waits for brokers that have not answered."""
@@ -65,6 +65,8 @@ class SinkOptions:
     """Wins over the column."""
     sink: str | None = None
     """The name of a sink of `delivery=exactly_once`; None: at least once."""
+    may_begin: bool = False
+    """Whether that sink may begin behind a query's first batch (onMissingRecord=begin)."""
 
     @property
     def transaction_timeout_ms(self) -> int:
@@ -77,7 +79,7 @@ def parse_sink(options: Mapping[str, str], schema: StructType) -> SinkOptions:
     given = {name.lower(): value for name, value in options.items()}
     for name, value in given.items():
         if name not in _OWN | _SPARKS and not name.startswith("kafka."):
-            ours = ("topic", "includeHeaders", "delivery", "sinkName")
+            ours = ("topic", "includeHeaders", "delivery", "sinkName", "onMissingRecord")
             hint = did_you_mean(name, ours) or f"the sink takes kafka.*, {', '.join(ours)}"
             raise UsageError(f"option {name}={shown(name, value)} is not known: {hint}")
     topic = given.get("topic")
@@ -101,7 +103,7 @@ def parse_sink(options: Mapping[str, str], schema: StructType) -> SinkOptions:
             f"option kafka.{OFFSETS_SERVERS}={settings[OFFSETS_SERVERS]!r} is for a source's group; a sink has "
             "none: leave it out"
         )
-    return SinkOptions(settings, topic, _sink_name(given, settings))
+    return SinkOptions(settings, topic, _sink_name(given, settings), _may_begin(given))
 
 
 def _sink_name(given: Mapping[str, str], settings: Mapping[str, str]) -> str | None:
@@ -124,6 +126,13 @@ def _sink_name(given: Mapping[str, str], settings: Mapping[str, str]) -> str | N
     if not timeout.isdecimal() or int(timeout) < 1_000:
         raise UsageError(f"kafka.transaction.timeout.ms={timeout!r}: give a whole number of at least 1000")
     return name
+
+
+def _may_begin(given: Mapping[str, str]) -> bool:
+    text = given.get("onmissingrecord", "fail")
+    if text.strip().lower() not in ("fail", "begin"):
+        raise UsageError(f"onMissingRecord={text!r}: give fail or begin")
+    return text.strip().lower() == "begin"
 
 
 def checked(options: SinkOptions, wait_s: int) -> SinkOptions:

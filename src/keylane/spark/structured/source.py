@@ -154,6 +154,8 @@ class KeylaneStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The log ends as last seen, for `reportLatestOffset`."""
         self._fixed_ends: dict[TopicPartition, int] | None = None
         """Of trigger availableNow."""
+        self._planned: dict[str, Any] | None = None
+        """The newest plan of this run: its logs are those that were asked for it."""
         self._planned_at = -math.inf  # so that the first batch does not wait, as in Spark's own source
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -181,8 +183,8 @@ class KeylaneStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             after = self._following(before, limit, carried, due_ms)
         if after is before:
             return start
-        self._planned_at = time.monotonic()
-        return after.to_json()
+        self._planned_at, self._planned = time.monotonic(), after.to_json()
+        return self._planned
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:
@@ -190,6 +192,8 @@ class KeylaneStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         plan = Plan.taken_over(end)
         if not plan.id:  # a batch that Spark's own source has planned, and did not finish
             plan = replace(plan, start={**self._asked.log_starts([*plan.next]), **Plan.taken_over(start).next})
+        if end != self._planned:
+            plan = self._asked.still_there(plan)
         carried: list[tuple[str, int, int]] = []
         if plan.redo is not None:
             found = self._lists().read(plan.redo)
@@ -274,7 +278,7 @@ class KeylaneStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             fail_on_data_loss=self._options.fail_on_data_loss,
             epochs=self._asked.epochs,
             changes=self._asked.changes(before, starts, ends),
-            ids=self._asked.ids({*before.next, *ends}) if ends != before.next else None,
+            ids=self._asked.ids_for(before, ends, carries=due),
             reads=self._options.subscription.reads,
         )
 

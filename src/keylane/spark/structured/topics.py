@@ -16,6 +16,7 @@ from keylane.kafka.moving import check_no_commits_at_brokers
 from keylane.kafka.places import are_apart
 from keylane.offsets import OffsetMap, decode, encode
 from keylane.spark.structured.options import EARLIEST, LATEST
+from keylane.spark.structured.plans import still_there
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -43,6 +44,7 @@ class Topics:
         self._admin = Admin(options.settings)
         self._read_committed = options.settings.get("isolation.level") == "read_committed"
         self._has_answered = False
+        self._has_compared_ids = False
         self.epochs: dict[TopicPartition, int] = {}
         """Of the leaders that told the log ends last, where they have one."""
         self._compared: dict[TopicPartition, tuple[int, int]] = {}
@@ -79,6 +81,22 @@ class Topics:
     def ids(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:
         """Of their topics, where the brokers tell them."""
         return self._ask(lambda: self._admin.topic_ids({topic for topic, _ in partitions}))
+
+    def ids_for(self, before: Plan, ends: Offsets, *, carries: bool = False) -> dict[str, str] | None:
+        """The same, of a plan and of what may follow it. None where nothing follows: no record is new, none that is
+        carried is due (`carries`), and the topics were looked at before."""
+        if ends == before.next and not carries and self._has_compared_ids:
+            return None
+        self._has_compared_ids = True
+        return self.ids({*before.next, *ends})
+
+    def still_there(self, plan: Plan) -> Plan:
+        """What is to be read of a plan that another run of the query has made. Raises `PeerError` as `still_there`."""
+        names = list(plan.next)
+        starts, ends = self.log_starts(names), self.log_ends(names)
+        there = {name: end for name, end in ends.items() if name in starts}
+        changes, ids = self.changes(plan, starts, there), self.ids(plan.next)
+        return still_there(plan, there, changes, ids, fail_on_data_loss=self._options.fail_on_data_loss)
 
     def changes(self, plan: Plan, starts: Offsets, ends: Offsets) -> Offsets:
         """From which offset on logs have other records than those that a plan reads, or have none; `starts` and `ends`

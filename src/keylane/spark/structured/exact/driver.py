@@ -42,13 +42,15 @@ class Sink(NamedTuple):
 
     name: str
     settings: Mapping[str, str]
+    may_begin: bool = False
+    """See `Plan`."""
 
 
 def start(sink: Sink) -> Plan:
     """Before the tasks of each batch. Raises `UsageError`, `PeerError`, and what `protocol.start` does."""
     with TransactionsClient(sink.settings) as client:
         _make_topic(sink, client)
-        return _run(protocol.start(), sink, client)
+        return _run(protocol.start(may_begin=sink.may_begin), sink, client)
 
 
 def end_transactions(sink_name: str, kafka: Mapping[str, str]) -> None:
@@ -70,8 +72,6 @@ def end_transactions(sink_name: str, kafka: Mapping[str, str]) -> None:
 
 def commit(sink: Sink, plan: Plan, query: str, batch: int, entries: Sequence[Entry]) -> None:
     """Raises `PeerError`, and what `protocol.commit` does."""
-    if entries and (text := protocol.doubt(plan, query, batch)):
-        logger.warning("sink %s: %s", sink.name, text)
     with TransactionsClient(sink.settings) as client:
         _run(protocol.commit(plan, query, batch, entries, int(time.time() * 1000)), sink, client)
 

@@ -186,6 +186,8 @@ class Plan(NamedTuple):
     """Of the driver's next record in this epoch."""
     record: SinkRecord | None
     """Where it is not done, its entries are those that are lost."""
+    may_begin: bool = False
+    """Whether a batch behind the first one may come without a record before it."""
 
     @property
     def lost(self) -> dict[int, Entry]:
@@ -193,8 +195,8 @@ class Plan(NamedTuple):
         return {} if self.record is None else {entry.partition: entry for entry in self.record.entries}
 
 
-def start(expected: Producer | None = None) -> Steps[Plan]:
-    """Fence older drivers, finish what they decided, abort what they did not.
+def start(expected: Producer | None = None, *, may_begin: bool = False) -> Steps[Plan]:
+    """Fence older drivers, finish what they decided, abort what they did not. `may_begin` as in the plan.
 
     Raises `FencedError` when `expected` is given and is fenced: then nothing was touched; `ForgottenError` and
     `PeerError`.
@@ -211,7 +213,7 @@ def start(expected: Producer | None = None) -> Steps[Plan]:
             yield from _write(driver, sequence, record)
             sequence += 1
     yield from _abort(one for one in seen if one not in listed)
-    return Plan(driver, sequence, record)
+    return Plan(driver, sequence, record, may_begin)
 
 
 def abort(plan: Plan) -> Steps[bool]:
@@ -251,8 +253,8 @@ def commit(plan: Plan, query: str, batch: int, entries: Sequence[Entry], now_ms:
                 "and their end; start the query again: its replay of the batch writes them, and nothing else, again"
             )
     yield from _abort(one for one in seen if one not in listed)
-    if entries:
-        yield from _write(plan.driver, plan.sequence + 1, record._replace(entries=()))
+    if entries or plan.record is None or plan.record.batch != batch:
+        yield from _write(plan.driver, plan.sequence + bool(entries), SinkRecord(query, batch))
 
 
 def described(transactional_id: str) -> Steps[Described]:
@@ -275,9 +277,16 @@ def writes(plan: Plan, query: str, batch: int, partition: int) -> bool:
 
 
 def check(plan: Plan, query: str, batch: int) -> None:
-    """Raises `UsageError` for a batch that cannot follow the sink's record."""
+    """Raises `UsageError` for a batch that cannot follow the sink's record, and `PeerError` where the record, or the
+    checkpoint, is of another time."""
     record = plan.record
     if record is None:
+        if batch and not plan.may_begin:
+            raise PeerError(
+                f"the sink has no record, and batch {batch} of query {query} is not the first: if the query has "
+                "written under this sinkName, its topic was deleted, put back, or is in another cluster, and rows are "
+                "missing, or would be there twice; onMissingRecord=begin goes on, which is right where it has not"
+            )
         return
     if record.query != query:
         raise UsageError(
@@ -295,16 +304,13 @@ def check(plan: Plan, query: str, batch: int) -> None:
             f"batch {record.batch} of query {query} is not whole ({_named(record.entries)} were lost), and batch "
             f"{batch} comes: the checkpoint passed over it; go back to the one that has it"
         )
-
-
-def doubt(plan: Plan, query: str, batch: int) -> str | None:
-    """What cannot be known of a batch that finds no record before it; None where nothing is missing."""
-    if plan.record is not None or batch == 0:
-        return None
-    return (
-        f"it has no record, and batch {batch} of query {query} is not the first: where an earlier one was written "
-        "under this sinkName, its topic was deleted, or put back, and rows of the last batch may be there twice"
-    )
+    if batch > record.batch + 1 and record.is_gapless:
+        raise PeerError(
+            f"batch {batch} of query {query} comes, and the last one that the sink knows is {record.batch}: its topic "
+            "was put back to an earlier time, and the rows' topics with it, or batches were written elsewhere: delete "
+            f"from {record.batch + 1} on what the checkpoint has in offsets and commits, and those batches are written "
+            "again; or give another sinkName and onMissingRecord=begin to go on without them"
+        )
 
 
 def _check_replay(lost: dict[int, Entry], entries: Sequence[Entry], query: str, batch: int) -> None:

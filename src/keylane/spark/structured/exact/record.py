@@ -40,13 +40,22 @@ class SinkRecord(NamedTuple):
     batch: int
     entries: tuple[Entry, ...] = ()
     """Listed, and not known to be committed; none: the batch is done."""
+    is_gapless: bool = True
+    """Whether each batch leaves a record, one without rows too, so that the next one's number is one higher. Earlier
+    versions left those out."""
 
     @property
     def is_done(self) -> bool:
         return not self.entries
 
     def to_json(self) -> bytes:
-        said = {"version": VERSION, "query": self.query, "batch": self.batch, "entries": self.entries}
+        said = {
+            "version": VERSION,
+            "query": self.query,
+            "batch": self.batch,
+            "entries": self.entries,
+            "gapless": self.is_gapless,
+        }
         return json.dumps(said, separators=(",", ":")).encode()
 
     @classmethod
@@ -60,7 +69,7 @@ class SinkRecord(NamedTuple):
                     "the version that wrote it, or a newer one"
                 )
             entries = tuple(_entry(*one) for one in said["entries"])
-            return cls(str(said["query"]), int(said["batch"]), entries)
+            return cls(str(said["query"]), int(said["batch"]), entries, bool(said.get("gapless")))
         except (ValueError, KeyError, TypeError) as error:
             raise PeerError(f"the sink's topic holds something else than its record: {error}") from error
 

@@ -54,7 +54,7 @@ class ExactlyOnceWriter(KeylaneStreamWriter):
         """`is_first`: this one is for tasks, and not for their commit or abort."""
         assert options.sink is not None, "without a name it is another writer"
         super().__init__(options, schema)
-        self._sink = driver.Sink(options.sink, options.settings)
+        self._sink = driver.Sink(options.sink, options.settings, options.may_begin)
         self._plan = driver.start(self._sink) if is_first else None
 
     def write(self, iterator: Iterator[Any]) -> Written:
