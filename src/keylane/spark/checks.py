@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOKED_AT = (
-    "spark.speculation",
-    "spark.speculation.task.duration.threshold",
-    "spark.python.worker.idleTimeoutSeconds",
-    "spark.python.worker.killOnIdleTimeout",
-)
+SPECULATION = ("spark.speculation", "spark.speculation.task.duration.threshold")
+IDLE_TIMEOUT = ("spark.sql.execution.pyspark.udf.idleTimeoutSeconds", "spark.python.worker.idleTimeoutSeconds")
+KILL_WHEN_IDLE = ("spark.sql.execution.pyspark.udf.killOnIdleTimeout", "spark.python.worker.killOnIdleTimeout")
+"""For Python workers of queries, and, where that is not set, for all."""
+LOOKED_AT = (*SPECULATION, *IDLE_TIMEOUT, *KILL_WHEN_IDLE)
 """The settings that `check_settings` looks at."""
 
 
@@ -31,7 +30,8 @@ def check_session(spark: SparkSession) -> SparkContext:
     context = spark.sparkContext
     if context._jsc is None:  # noqa: SLF001 - None after stop(); there is no public way to ask
         raise UsageError("the Spark session is stopped: start a new one")
-    check_settings(dict(context.getConf().getAll()))
+    ours = {name: value for name, value in context.getConf().getAll() if not name.startswith("spark.sql.")}
+    check_settings(ours)  # here lanes are no queries
     if str(context._jsc.sc().getSchedulingMode()) != "FAIR":  # noqa: SLF001
         logger.info(
             "spark.scheduler.mode is FIFO: lanes start first whenever slots are short; FAIR (set before the session "
@@ -48,11 +48,11 @@ def check_settings(settings: Mapping[str, str]) -> None:
             f"spark.speculation.task.duration.threshold={threshold} makes Spark start each lane twice, since lanes run "
             "long: leave it out, or set spark.speculation=false"
         )
-    idle = settings.get("spark.python.worker.idleTimeoutSeconds", "0")
-    if idle.strip("s") != "0" and _is_true(settings, "spark.python.worker.killOnIdleTimeout"):
+    idle = next((settings[name] for name in IDLE_TIMEOUT if name in settings), "0").strip("s")
+    kills = next((name for name in KILL_WHEN_IDLE if name in settings), None)
+    if idle != "0" and kills is not None and _is_true(settings, kills):
         raise UsageError(
-            f"spark.python.worker.killOnIdleTimeout=true kills lanes after {idle} s, since they send Spark nothing "
-            "until they end: set it to false"
+            f"{kills}=true kills lanes after {idle} s, since they send Spark nothing until they end: set it to false"
         )
 
 

@@ -11,7 +11,7 @@ from keylane import Pipeline
 from keylane.errors import UsageError
 from keylane.options import ExactlyOnce
 from keylane.spark import slots as slots_module
-from keylane.spark.checks import check_session, check_store, check_trigger
+from keylane.spark.checks import check_session, check_settings, check_store, check_trigger
 from keylane.spark.slots import Slots
 
 
@@ -102,6 +102,23 @@ def test_workers_that_are_killed_when_quiet_are_refused() -> None:
     with pytest.raises(UsageError, match=r"killOnIdleTimeout=true kills lanes after 60 s"):
         check_session(session(Context(spark_python_worker_idleTimeoutSeconds="60", **kill)))
     check_session(session(Context(**kill)))
+
+
+def test_those_of_queries_are_refused_where_lanes_are_queries() -> None:
+    """Through Spark Connect a lane is one; with a context it is a job of its own."""
+    of_queries = {
+        "spark.sql.execution.pyspark.udf.idleTimeoutSeconds": "3s",
+        "spark.sql.execution.pyspark.udf.killOnIdleTimeout": "true",
+    }
+    refusal = r"spark\.sql\.execution\.pyspark\.udf\.killOnIdleTimeout=true kills lanes after 3 s"
+    with pytest.raises(UsageError, match=refusal):
+        check_settings(of_queries)
+    of_all = {"spark.python.worker.idleTimeoutSeconds": "60", "spark.python.worker.killOnIdleTimeout": "true"}
+    with pytest.raises(UsageError, match="kills lanes after 3 s"):
+        check_settings(of_all | of_queries)
+    check_settings(of_all | {"spark.sql.execution.pyspark.udf.killOnIdleTimeout": "false"})
+    names = {name.replace(".", "_"): value for name, value in of_queries.items()}
+    check_session(session(Context(**names)))
 
 
 def test_fifo_works_and_is_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -91,6 +91,9 @@ def test_what_a_client_cannot_have_is_refused_by_name() -> None:
     twice = {"spark_speculation": "true", "spark_speculation_task_duration_threshold": "60s"}
     with pytest.raises(UsageError, match="makes Spark start each lane twice"):
         session(**twice)
+    udf = "spark_sql_execution_pyspark_udf"
+    with pytest.raises(UsageError, match=r"spark\.sql\..*killOnIdleTimeout=true kills lanes after 3 s"):
+        session(**{f"{udf}_idleTimeoutSeconds": "3s", f"{udf}_killOnIdleTimeout": "true"})
     stopped = Client()
     stopped.is_stopped = True
     with pytest.raises(UsageError, match="the Spark session is stopped"):
