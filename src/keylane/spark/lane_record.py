@@ -27,15 +27,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-UNSCHEDULED_WARNING_S = 10.0
-"""A lane whose job has no task slot for this long is named in the log: it may wait for ever."""
+MISSING_S = 10.0
+"""A lane that does nothing for this long is named: in the log, in `status`, on the page and by the readiness probe. Its
+job waits for a task slot, perhaps for ever; its process is gone, and its job goes on; or its process is not heard.
+Spark tells sooner how a job ended, and starts a task again within a second where there is a slot."""
 
 GAUGES = ("concurrency", "in_flight", "handed_over", "unseen", "buffered", "stuck", "waiting_for_store")
 """Numbers of a snapshot that are of now; the others count from the start."""
-
-LOST_S = 10.0
-"""A lane whose process has been gone for this long, while its job goes on, is lost. Spark tells sooner how a job ended,
-and starts a task again within a second where there is a slot."""
 
 State = Literal["launching", "connected", "running", "lost", "backing off", "removed", "ended"]
 Goal = Literal["run", "move", "leave"]
@@ -81,6 +79,8 @@ class LaneRecord:
     """Its process was silent for too long, and its job is cancelled."""
     end: DriverEnd | None = None
     """The socket of the process that runs the lane now."""
+    missing_since: float | None = None
+    """When it did something last, or was launched first; None while a process of it runs, and when it is over."""
     departed_at: float | None = None
     """When that process was gone, before its job had ended; None while it is there."""
     predecessors: list[DriverEnd] = field(default_factory=list)
@@ -102,6 +102,10 @@ class LaneRecord:
     def enter(self, state: State, since: float) -> None:
         assert self.state != "ended", f"lane {self.lane} has ended and cannot become {state}"
         self.state, self.since, self.warned = state, since, False
+        if state == "running" or self.is_over:
+            self.missing_since = None
+        elif self.missing_since is None:
+            self.missing_since = since
 
     @property
     def is_over(self) -> bool:
@@ -117,6 +121,12 @@ class LaneRecord:
         assert self.end is not None
         return max(self.since, self.end.last_heard)
 
+    def idle_s(self, now: float) -> float:
+        """For how long it has done nothing, or was not heard; 0 before its first launch."""
+        if self.missing_since is not None:
+            return now - self.missing_since
+        return 0.0 if self.end is None else now - self.silent_since()
+
     def connect(self, end: DriverEnd, executor_id: str | None) -> None:
         """Another process runs the lane from now on."""
         self.disconnect()
@@ -131,6 +141,7 @@ class LaneRecord:
     def disconnect(self) -> None:
         """The process of now becomes a predecessor, and its counters are kept."""
         if self.end is not None:
+            self._note_last_word()
             self.predecessors.append(self.end)
         if self.snapshot is not None:
             self.total = self._retired = counters(self.total)
@@ -152,10 +163,15 @@ class LaneRecord:
     def departed(self, end: DriverEnd, now: float) -> None:
         """A socket of this lane is closed: its process has ended."""
         if end is self.end:
+            self._note_last_word()
             self.end = None  # its snapshot stays until its job has said how it ended
             self.departed_at = now
         if end in self.predecessors:
             self.predecessors.remove(end)
+
+    def _note_last_word(self) -> None:
+        if self.missing_since is None:
+            self.missing_since = self.silent_since()
 
     def is_gone(self, now: float, for_s: float) -> bool:
         """Whether its process has been gone for so long, and its job has not ended."""
@@ -194,29 +210,38 @@ def counters(snapshot: Snapshot) -> Snapshot:
 
 def name_unscheduled(lanes: Sequence[LaneRecord], group: str, now: float) -> None:
     """Logs, once a launch, which lanes still have no task slot."""
-    late = [lane for lane in lanes if not lane.warned and is_unscheduled(lane, now)]
+    late = [lane for lane in lanes if not lane.warned and lane.state == "launching" and now - lane.since > MISSING_S]
     for lane in late:
         lane.warned = True
     if late:
         logger.warning(
             "no task slot for lane %s of group %s after %.0f s: other jobs hold them, or executors are missing",
-            *(", ".join(str(lane.lane) for lane in late), group, UNSCHEDULED_WARNING_S),
+            *(", ".join(str(lane.lane) for lane in late), group, MISSING_S),
         )
 
 
-def is_unscheduled(lane: LaneRecord, now: float) -> bool:
-    """Whether its job has waited for a task slot for long."""
-    return lane.state == "launching" and now - lane.since > UNSCHEDULED_WARNING_S
+def name_silent(lanes: Sequence[LaneRecord], group: str, now: float) -> None:
+    """Logs, once each time, which lanes are not heard: their processes are stopped, starved or cut off."""
+    for lane in lanes:
+        if lane.state != "running" or lane.end is None:
+            continue
+        is_silent = lane.idle_s(now) > MISSING_S
+        if is_silent and not lane.warned:
+            logger.warning(
+                "lane %d of group %s: process %d on %s has not been heard for %.0f s",
+                *(lane.lane, group, lane.end.hello.pid, lane.end.hello.host, MISSING_S),
+            )
+        lane.warned = is_silent
 
 
 def name_lost(lanes: Sequence[LaneRecord], group: str, now: float) -> None:
     """Notes which lanes are lost, and logs each of them once."""
     for lane in lanes:
-        if lane.state in ("connected", "running") and lane.is_gone(now, LOST_S):
+        if lane.state in ("connected", "running") and lane.is_gone(now, MISSING_S):
             logger.warning(
                 "lane %d of group %s is lost: its process has been gone for %.0f s, and another one has no task slot: "
                 "executors are missing, or other jobs hold them",
-                *(lane.lane, group, LOST_S),
+                *(lane.lane, group, MISSING_S),
             )
             assert lane.departed_at is not None
             lane.disconnect()
@@ -225,14 +250,19 @@ def name_lost(lanes: Sequence[LaneRecord], group: str, now: float) -> None:
 
 def missing_lanes(lanes: Sequence[LaneRecord], now: float) -> str:
     """Which lanes do not run and have not for long; empty where there are none."""
-    parts = [
-        (
-            f"lost for {now - lane.since:.0f} s"
-            if lane.state == "lost"
-            else f"no task slot for {now - lane.since:.0f} s",
-            lane,
-        )
-        for lane in lanes
-        if lane.state == "lost" or is_unscheduled(lane, now)
-    ]
-    return ", ".join(f"lane {lane.lane}: {what}" for what, lane in parts)
+    missing = [lane for lane in lanes if not lane.is_over and lane.idle_s(now) > MISSING_S]
+    return ", ".join(f"lane {lane.lane}: {_why_missing(lane, now)}" for lane in missing)
+
+
+def _why_missing(lane: LaneRecord, now: float) -> str:
+    match lane.state:
+        case "launching":
+            return f"no task slot for {now - lane.since:.0f} s"
+        case "lost":
+            return f"lost for {now - lane.since:.0f} s"
+        case "connected":
+            return f"waits for {now - lane.since:.0f} s until its earlier process has ended"
+        case "running":
+            return f"not heard for {lane.idle_s(now):.0f} s"
+        case _:
+            return f"has not run for {lane.idle_s(now):.0f} s, and starts again"

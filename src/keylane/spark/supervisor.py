@@ -24,7 +24,7 @@ from keylane.spark.channel import Answered, Arrived, Ask, Departed, DriverEnd, D
 from keylane.spark.controls import Controls, Done, Send
 from keylane.spark.from_lanes import FromLanes
 from keylane.spark.jobs import JobFailure, JobResult
-from keylane.spark.lane_record import LaneRecord, name_lost, name_unscheduled
+from keylane.spark.lane_record import LaneRecord, name_lost, name_silent, name_unscheduled
 from keylane.spark.lanes import ORPHAN_LIMIT_S, LaneTask
 from keylane.spark.last_commits import note_commits
 from keylane.spark.outcome import LaneOutcome
@@ -161,10 +161,11 @@ class Supervisor:
         if silent_s > self._plan.progress_interval_s + ANSWER_WITHIN_S:
             fault = f"the supervisor of its lanes has not turned for {silent_s:.0f} s"
             return Health(fault, fault)
-        states = [lane.state for lane in view.lanes]
+        states = {lane.state for lane in view.lanes}
         if self._ending_since is not None:
             return Health(None, "it stops")
-        is_starting = all(one.launches <= 1 and one.state not in ("backing off", "lost") for one in view.lanes)
+        may_start = all(one.launches <= 1 for one in view.lanes) and not states & {"backing off", "lost"}
+        is_starting = may_start and bool(states & {"launching", "connected"})
         waits = is_starting and time.monotonic() - self._started_at <= READY_WITHIN_S
         is_ready = waits or ("running" in states and not view.missing)
         return Health(None, None if is_ready else view.message)
@@ -535,6 +536,7 @@ class Supervisor:
                 case "running" if not lane.given_up:
                     self._give_up_if_silent(lane, now)
         name_unscheduled(self._lanes, self._plan.query.group, now)
+        name_silent(self._lanes, self._plan.query.group, now)
         name_lost(self._lanes, self._plan.query.group, now)
         if self._ending_since is not None:
             self._cancel_what_is_gone(now)
@@ -563,8 +565,11 @@ class Supervisor:
                 self._jobs.cancel(lane.lane)
 
     def _give_up_if_silent(self, lane: LaneRecord, now: float) -> None:
-        """A process that is stopped (SIGSTOP), starved, or cut off from the driver neither works nor ends by itself."""
-        limit = max(self._plan.session_timeout_s, SHORTEST_SILENCE_S)
+        """A process that is stopped (SIGSTOP), starved, or cut off from the driver neither works nor ends by itself. A
+        query that ends does not wait for its session: nobody else of it takes the partitions."""
+        limit = SHORTEST_SILENCE_S
+        if self._ending_since is None:
+            limit = max(self._plan.session_timeout_s, limit)
         if lane.end is None or now - lane.silent_since() <= limit:
             return
         logger.error(

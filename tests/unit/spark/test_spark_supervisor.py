@@ -192,6 +192,16 @@ class Query:
         return [lane.state for lane in self.handle.lanes]
 
 
+def reporting(end: LaneEnd, condition: Callable[[], bool]) -> Callable[[], bool]:
+    """The condition, while the process at that end reports."""
+
+    def look() -> bool:
+        end.send(Snapshot(processed=1))
+        return condition()
+
+    return look
+
+
 @pytest.fixture
 def queries(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Query]]:
     monkeypatch.setattr("keylane.spark.restarts.FIRST_WAIT_S", 0.01)
@@ -589,11 +599,11 @@ def test_many_lanes_report_less_often_each() -> None:
 def test_lanes_without_a_slot_are_named(
     queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(lane_record, "UNSCHEDULED_WARNING_S", 0.1)
+    monkeypatch.setattr(lane_record, "MISSING_S", 0.3)
     query = queries()
     end = query.running(0)
-    query.until(lambda: "no task slot for lane 1 of group g" in caplog.text)
-    query.until(lambda: len(query.handle.recentProgress) > 5)
+    query.until(reporting(end, lambda: "no task slot for lane 1 of group g" in caplog.text))
+    query.until(reporting(end, lambda: len(query.handle.recentProgress) > 5))
     assert caplog.text.count("no task slot") == 1
     end.close()
 
@@ -602,22 +612,22 @@ def test_a_lane_whose_process_is_gone_while_its_job_goes_on_is_lost(
     queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its node is gone, and there is no slot: Spark has its task wait."""
-    monkeypatch.setattr(lane_record, "LOST_S", 0.1)
+    monkeypatch.setattr(lane_record, "MISSING_S", 0.3)
     query = queries()
     stays, goes = query.all_running()
     goes.close()
-    query.until(lambda: query.states() == ["running", "lost"])
+    query.until(reporting(stays, lambda: query.states() == ["running", "lost"]))
     lost = query.handle.lanes[1]
     assert (lost.pid, lost.host, lost.executor_id, lost.partitions) == (None, None, None, ())
-    query.until(lambda: "1 of 2 lanes running; lane 1: lost for 0 s" in query.handle.status["message"])
+    query.until(reporting(stays, lambda: "1 of 2 lanes running; lane 1: lost for" in query.handle.status["message"]))
     assert "lane 1: lost for" in str(query.handle.health().unready)
     assert query.handle.health().fault is None
-    query.until(lambda: len(query.handle.recentProgress) > 5)
+    query.until(reporting(stays, lambda: len(query.handle.recentProgress) > 5))
     assert caplog.text.count("lane 1 of group g is lost") == 1
     again = query.jobs.of(1).connect(101, task_attempt=1)
-    query.until(lambda: query.states() == ["running", "running"])
+    query.until(reporting(stays, lambda: query.states() == ["running", "running"]))
     assert "lane 1's task was lost, and Spark started it again" in caplog.text
-    assert query.handle.health() == Health()
+    query.until(reporting(stays, reporting(again, lambda: query.handle.health() == Health())))
     again.close()
     stays.close()
 
@@ -627,7 +637,7 @@ def test_a_stop_does_not_wait_for_a_lane_that_is_gone(
 ) -> None:
     """Lost already, or gone a moment ago."""
     monkeypatch.setattr(supervisor_module, "GONE_S", 0.3)
-    monkeypatch.setattr(lane_record, "LOST_S", 0.1)
+    monkeypatch.setattr(lane_record, "MISSING_S", 0.1)
     for is_lost in (True, False):
         query = queries()
         stays, goes = query.all_running()
@@ -640,6 +650,63 @@ def test_a_stop_does_not_wait_for_a_lane_that_is_gone(
         assert query.supervisor.ended.wait(PATIENCE_S)
         assert query.jobs.cancelled == [1]
         assert query.handle.exception() is None
+
+
+def test_a_lane_that_is_not_heard_is_named_before_it_is_given_up(
+    queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node that stands still or is cut off closes no socket; its session may last for minutes."""
+    monkeypatch.setattr(lane_record, "MISSING_S", 0.3)
+    query = queries(session_timeout_s=600.0)
+    heard, silent = query.all_running()
+    named = "2 of 2 lanes running; lane 1: not heard for"
+    query.until(reporting(heard, lambda: named in query.handle.status["message"]))
+    assert "lane 1: not heard for" in str(query.handle.health().unready)
+    query.until(reporting(heard, lambda: len(query.handle.recentProgress) > 5))
+    assert caplog.text.count("lane 1 of group g: process 100 on host has not been heard for") == 1
+    query.until(reporting(heard, reporting(silent, lambda: query.handle.health() == Health())))
+    assert query.handle.status["message"] == "2 of 2 lanes running"
+    assert query.jobs.cancelled == []
+    for end in (heard, silent):
+        end.close()
+
+
+def test_a_lane_that_was_given_up_stays_named_until_it_runs_again(
+    queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node stands still, and there is no other slot: each new launch would begin to count anew."""
+    monkeypatch.setattr(lane_record, "MISSING_S", 0.3)
+    monkeypatch.setattr(supervisor_module, "SHORTEST_SILENCE_S", 0.4)
+    query = queries(session_timeout_s=0.4)
+    heard, _ = query.all_running()
+    seen: set[tuple[int, bool]] = set()
+
+    def is_launched_again() -> bool:
+        view = query.supervisor.view
+        seen.add((view.lanes[1].launches, "lane 1: " in view.missing))
+        return view.lanes[1].launches == 2 and view.lanes[1].state == "launching"
+
+    query.until(reporting(heard, is_launched_again))
+    assert (2, False) not in seen
+    assert "lane 1: no task slot for 0 s" in query.supervisor.view.missing
+    again = query.running(1, launch=2)
+    query.until(reporting(heard, reporting(again, lambda: query.supervisor.view.missing == "")))
+    for end in (heard, again):
+        end.close()
+
+
+def test_a_stop_does_not_wait_for_the_session_of_a_lane_that_is_not_heard(
+    queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "SHORTEST_SILENCE_S", 0.3)
+    query = queries(session_timeout_s=600.0, drain_timeout_s=600.0)
+    stays, _ = query.all_running()
+    query.supervisor.stop()
+    assert stays.receive(PATIENCE_S) == "stop"
+    query.finish(stays, 0)
+    assert query.supervisor.ended.wait(PATIENCE_S)
+    assert query.jobs.cancelled == [1]
+    assert query.handle.exception() is None
 
 
 def test_recent_progress_is_bounded_and_ends_with_the_last(queries: Callable[..., Query]) -> None:
@@ -667,17 +734,9 @@ def test_a_lane_whose_process_is_silent_is_given_up_and_starts_again(
     query = queries(session_timeout_s=0.3)
     stopped = query.running(0)
     heard = query.running(1)
-
-    def while_the_other_reports(condition: Callable[[], bool]) -> Callable[[], bool]:
-        def look() -> bool:
-            heard.send(Snapshot(processed=1))
-            return condition()
-
-        return look
-
-    query.until(while_the_other_reports(lambda: query.jobs.cancelled == [0]))
+    query.until(reporting(heard, lambda: query.jobs.cancelled == [0]))
     again = query.jobs.of(0, launch=2).connect(pid=200)
-    query.until(while_the_other_reports(lambda: query.handle.lanes[0].pid == 200))
+    query.until(reporting(heard, lambda: query.handle.lanes[0].pid == 200))
     assert again.receive(PATIENCE_S) == Go()
     assert "lane 0: process 100 on host was not heard for 0 s" in caplog.text
     assert query.handle.lanes[0].failures == 1
