@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     )
     from keylane.parallel_consumer import ParallelConsumer
     from keylane.pipeline import Commit, External, Operations, Partitions, Pipeline, RebalanceListener
-    from keylane.records import Context, DecodedRecord, Output, Produced, Record, Result
+    from keylane.records import Context, DecodedRecord, FailedAttempt, Output, Produced, Record, Result
 
 __all__ = [
     "Batch",
@@ -53,6 +53,7 @@ __all__ = [
     "DecodedRecord",
     "ExactlyOnce",
     "External",
+    "FailedAttempt",
     "Fatal",
     "Flow",
     "Halt",
@@ -98,7 +99,7 @@ _LAZY = {
         "Transactional",
     ),
     "keylane.pipeline": ("Commit", "External", "Operations", "Partitions", "Pipeline", "RebalanceListener"),
-    "keylane.records": ("Context", "DecodedRecord", "Output", "Produced", "Record", "Result"),
+    "keylane.records": ("Context", "DecodedRecord", "FailedAttempt", "Output", "Produced", "Record", "Result"),
 }
 _SUBMODULES = ("http", "schema", "spark")
 _MODULES = {name: module for module, names in _LAZY.items() for name in names}

@@ -17,8 +17,9 @@ from keylane.telling import kind_of, with_named_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
-    from keylane.records import Context, Record
+    from keylane.records import Context, FailedAttempt, Record
 
 Ordering = Literal["key", "partition", "unordered"]
 Traversal = Literal["fair", "depth_first"]
@@ -51,6 +52,13 @@ def check_function(name: str, value: object, takes: str) -> None:
     """Raises `UsageError` for what is given and cannot be called."""
     if value is not None and not callable(value):
         raise UsageError(f"{name}={value!r}: give a function of {takes}")
+
+
+def check_callback(name: str, value: Callable[..., Any] | None, takes: str) -> None:
+    """Raises `UsageError` for what cannot be called on a thread of its own."""
+    check_function(name, value, takes)
+    if value is not None and is_coroutine_function(value):
+        raise UsageError(f"{name}={value!r} is a coroutine function: it runs in a thread; give a plain one")
 
 
 def check_kind(name: str, value: object, kinds: tuple[type, ...]) -> None:
@@ -326,6 +334,10 @@ class Flow:
     Returns None, an `Output`, or a list of them."""
     resource: Callable[[], Any] | None = None
     """Returns a (sync or async) context manager, entered once a worker process; its value is `context.resource`."""
+    around: Callable[..., AbstractContextManager[Any] | AbstractAsyncContextManager[Any]] | None = None
+    """Called like the handler, with (record) or (record, context), before each attempt; returns a (sync or async)
+    context manager in which the handler runs: a unit of work, a session. Its value is `context.around`. What it raises
+    is a failed attempt; what it swallows is none."""
     ordering: Ordering = "key"
     """What keeps its order (docs/orderings.md): the items of a "key", of a "partition", or nothing ("unordered")."""
     max_concurrency: int | Literal["auto"] = 100
@@ -343,6 +355,11 @@ class Flow:
     """While the service behind the handler is down, items are held. None: each failed attempt counts."""
     on_exhausted: OnExhausted = field(default_factory=Halt)
     """What becomes of an item after its last attempt."""
+    on_failure: Callable[[FailedAttempt], Any] | None = None
+    """Called with each attempt that failed: its record, its error, and what becomes of it. For who reports errors; it
+    changes nothing. It runs on one thread of its own, in order, in the process that has the flow: also for worker
+    processes, and on lanes and in Spark's tasks there. What it raises is logged once. What it is too slow for, beyond
+    10,000 attempts or 64 MiB of their values, is left out, which is logged."""
     handler_timeout_ms: int = 0
     """How long one attempt may take; 0: as long as it likes. A coroutine is cancelled and a worker process is killed,
     which is a failed attempt. A thread cannot be ended: it keeps its key, is named in the log, and is counted as stuck
@@ -369,7 +386,8 @@ class Flow:
     when the application has set a tracer provider before the consumer starts."""
 
     def __post_init__(self) -> None:
-        _check_handler(self.handler)
+        _check_called_with_records("handler", self.handler)
+        self._check_around()
         if self.resource is not None and not callable(self.resource):
             raise UsageError(f"resource={self.resource!r}: give a function that returns a context manager")
         check_choice("ordering", self.ordering, get_args(Ordering))
@@ -390,7 +408,24 @@ class Flow:
             check_choice("delivery", self.delivery, (*get_args(DeliveryName), "keylane.ExactlyOnce(store)"))
         check_whole("stall_timeout_ms", self.stall_timeout_ms, 0)
         check_choice("tracing", self.tracing, get_args(Tracing))
+        check_callback("on_failure", self.on_failure, "one keylane.FailedAttempt")
         self._check_together()
+
+    def _check_around(self) -> None:
+        around = self.around
+        if around is None:
+            return
+        _check_called_with_records("around", around)
+        if is_coroutine_function(around) or inspect.isgeneratorfunction(around) or inspect.isasyncgenfunction(around):
+            raise UsageError(
+                f"around={around!r} returns no context manager: decorate it with contextlib.contextmanager or "
+                "asynccontextmanager"
+            )
+        if not self.is_async and inspect.isasyncgenfunction(inspect.unwrap(around)):
+            raise UsageError(
+                f"around={around!r} is an async context manager, and the handler is a plain function: make the handler "
+                "`async def`, or give a plain context manager"
+            )
 
     def _check_together(self) -> None:
         """What one guarantee needs of the options beside it."""
@@ -464,16 +499,50 @@ def takes_context(handler: Callable[..., Any]) -> bool:
     return second.default is second.empty or second.name == "context"
 
 
-def _check_handler(handler: Any) -> None:
-    if not callable(handler):
-        raise UsageError(f"handler={handler!r}: give a function of (record) or (record, context)")
+def check_deserializer(name: str, function: Any, *, is_async: bool) -> None:
+    """Raises `UsageError` for what is not called with (bytes or None, context); `is_async`: whether there is a loop in
+    which a coroutine function is awaited."""
+    check_function(name, function, "(bytes or None, context)")
+    if function is None:
+        return
     try:
-        signature = inspect.signature(handler)
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a class or a built-in
+        fits, takes = False, "how many arguments it takes cannot be seen"
+    else:
+        fits, takes = _takes_data_and_context(signature), f"it takes {signature}"
+    if not fits:
+        raise UsageError(
+            f"{name}={function!r}: {takes}; give a function of (bytes or None, context): of one that takes the bytes "
+            "alone, lambda data, context: None if data is None else function(data)"
+        )
+    if is_coroutine_function(function) and not is_async:
+        raise UsageError(
+            f"{name}={function!r} is a coroutine function, which goes with a handler that is declared with `async def`"
+        )
+
+
+def _takes_data_and_context(signature: inspect.Signature) -> bool:
+    """A second argument that has another default than None is for something else (`bytes.decode`)."""
+    try:
+        signature.bind(b"", None)
+    except TypeError:
+        return False
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    second = [one for one in signature.parameters.values() if one.kind in kinds][1:2]
+    return all(one.default is None or one.default is one.empty for one in second)
+
+
+def _check_called_with_records(name: str, function: Any) -> None:
+    if not callable(function):
+        raise UsageError(f"{name}={function!r}: give a function of (record) or (record, context)")
+    try:
+        signature = inspect.signature(function)
     except (TypeError, ValueError):
         return
     try:
-        signature.bind(*([None] * (2 if takes_context(handler) else 1)))
+        signature.bind(*([None] * (2 if takes_context(function) else 1)))
     except TypeError:
         raise UsageError(
-            f"handler={handler!r}: it takes {signature}; give a function of (record) or (record, context)"
+            f"{name}={function!r}: it takes {signature}; give a function of (record) or (record, context)"
         ) from None

@@ -20,11 +20,12 @@ from keylane.options import (
     ExactlyOnce,
     Flow,
     Processes,
+    check_callback,
     check_choice,
+    check_deserializer,
     check_function,
     check_kind,
     check_whole,
-    is_coroutine_function,
 )
 from keylane.telling import ClientSettings, kind_of, near_name, shown, size_in_utf8, with_named_options
 
@@ -257,7 +258,8 @@ class Pipeline(Flow):
     """Topics that the handler produces to: they are looked for at the start, so that a missing one is told at once."""
     key_deserializer: Callable[..., Any] | None = None
     """A function of (bytes or None, context) that makes `record.key`, as confluent-kafka's and Schema Registry's are.
-    It runs in the worker, and its failure is a failed attempt. Ordering goes by the bytes."""
+    It runs in the worker, and its failure is a failed attempt. Ordering goes by the bytes. Beside a handler that is
+    `async def` it may be a coroutine function."""
     value_deserializer: Callable[..., Any] | None = None
     """The same for `record.value`."""
     on_produced: Callable[[Produced], Any] | None = None
@@ -304,17 +306,13 @@ class Pipeline(Flow):
         self._check_topics()
         Flow.__post_init__(self)
         for name, takes in (
-            ("key_deserializer", "(bytes, context)"),
-            ("value_deserializer", "(bytes, context)"),
-            ("on_produced", "one keylane.Produced"),
             ("on_commit", "(offsets, error)"),
             ("on_committed", "one keylane.Record"),
         ):
             check_function(name, getattr(self, name), takes)
-        if self.on_produced is not None and is_coroutine_function(self.on_produced):
-            raise UsageError(
-                f"on_produced={self.on_produced!r} is a coroutine function: it runs in a thread; give a plain one"
-            )
+        for name in ("key_deserializer", "value_deserializer"):
+            check_deserializer(name, getattr(self, name), is_async=self.is_async)
+        check_callback("on_produced", self.on_produced, "one keylane.Produced")
         if not isinstance(self.one_processor, bool):
             raise UsageError(f"one_processor={self.one_processor!r}: give True or False")
         if self.one_processor and isinstance(self.workers, Processes):

@@ -1,4 +1,5 @@
-"""What a handler gets and gives: `Record`, `Context`, `Output`; and what became of it: `Produced`, `Result`.
+"""What a handler gets and gives: `Record`, `Context`, `Output`; and what became of it: `Produced`, `FailedAttempt`,
+`Result`.
 
 A `Record` is a slotted view over the Kafka client's message, because building a value per record costs eight times as
 much (0.16 µs against 1.33 µs). Anything with the methods of `Message` below can stand behind it; tests need no client.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol
 
 from keylane.errors import OutputTypeError, UnreadableHeadersError
 from keylane.telling import kind_of
@@ -376,6 +377,28 @@ class Produced:
     """-1 where the client does not know it: the broker had the output already, from a request whose answer was lost."""
 
 
+FailureOutcome = Literal["retried", "held", "carried_over", "dead_lettered", "skipped", "returned", "halted"]
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """One attempt that failed, of one record or row: what `on_failure` gets."""
+
+    record: Any = field(repr=False)
+    """The record as it was polled: key and value are bytes. In `parallel_map`, the row."""
+    error: BaseException = field(repr=False)
+    """What the handler raised, or why an output was not delivered. From a worker process it comes without a traceback;
+    a repr leaves it out, as its text may quote the record."""
+    attempt: int
+    """1 for the first."""
+    outcome: FailureOutcome
+    """What becomes of the record. "retried": after `delay_ms`. "held": its service is down, the attempt does not count,
+    and it runs again. "dead_lettered", "skipped": by `on_exhausted`. "halted": the run ends with it, or Spark's task.
+    Of rows alone, "carried_over": into a later batch; "returned": with its error (`outcome=True`)."""
+    delay_ms: int | None = None
+    """Until the next attempt, at the soonest; for "retried" and "held"."""
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """A record whose handler succeeded: what `ParallelConsumer.stream` yields."""
@@ -402,7 +425,7 @@ class Returned:
 class Context(Generic[R]):
     """What a handler may know beside its record. `Context[Session]` has a resource of that type."""
 
-    __slots__ = ("_begin", "_transaction", "attempt", "cancelled", "deadline", "resource")
+    __slots__ = ("_begin", "_entered", "_transaction", "attempt", "cancelled", "deadline", "resource")
 
     def __init__(
         self,
@@ -433,6 +456,15 @@ class Context(Generic[R]):
     @transaction.setter
     def transaction(self, connection: Any) -> None:
         self._transaction = connection
+
+    @property
+    def around(self) -> Any:
+        """What the pipeline's `around` has yielded for this attempt; None without one."""
+        return getattr(self, "_entered", None)
+
+    def enter(self, value: Any) -> None:
+        """keylane's: what `around` has yielded."""
+        self._entered = value
 
     def begin_with(self, begin: Callable[[], Any] | None) -> None:
         """keylane's: what begins the transaction, and gives its connection."""

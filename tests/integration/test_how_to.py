@@ -207,6 +207,55 @@ def test_upserts_into_postgresql_leave_the_last_state_whatever_comes_again(kitch
     assert [one.value for one in kitchen.read("customers.dead")] == [b"no JSON", b"no JSON"]
 
 
+ADDRESSES = {
+    "save_with_django": ('"PORT": 5432', '"PORT": {port}'),
+    "save_with_sqlalchemy": ("127.0.0.1:5432/postgres", "127.0.0.1:{port}/postgres"),
+}
+"""By example, how its database stands there, and as the test has it."""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("example", ADDRESSES)
+def test_an_orms_units_of_work_outlive_a_restart_of_their_database(kitchen: Kitchen, example: str) -> None:
+    if find_postgres() is None:
+        pytest.skip("PostgreSQL is not installed")
+    import psycopg
+
+    topic = f"{example}-customers"
+    cities = [(f"customer-{number}", json.dumps({"city": f"City {number}"})) for number in range(100)]
+    kitchen.fill(topic, cities, **{"customers.dead": 1})
+    text = (kitchen.folder / f"{example}.py").read_text()
+    with PostgresServer() as server:
+        old, new = ADDRESSES[example]
+        text = text.replace(old, new.format(port=server.port)).replace('topics=["customers"]', f"topics=[{topic!r}]")
+        (kitchen.folder / f"{example}_here.py").write_text(
+            text.replace('"group.id": "customers"', f'"group.id": "{topic}"')
+        )
+        with psycopg.connect(server.conninfo) as connection:
+            connection.execute("CREATE TABLE customers (id text PRIMARY KEY, city text NOT NULL)")
+
+        def saved() -> dict[str, str]:
+            with psycopg.connect(server.conninfo) as connection:
+                return dict(connection.execute("SELECT id, city FROM customers").fetchall())
+
+        with Started(
+            [sys.executable, "-m", "keylane", "run", f"{example}_here.py"],
+            cwd=kitchen.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        ) as running:  # fmt: skip
+            until(lambda: len(saved()) == len(cities), "all are saved")
+            server.stop()
+            server.start()
+            with filling(kitchen.servers) as producer:
+                for key, _ in cities:
+                    producer.produce(Output(topic, key.encode(), b'{"city": "another"}'))
+                producer.produce(Output(topic, b"customer-0", None))
+            until(lambda: set(saved().values()) == {"another"} and len(saved()) == 99, "all are saved anew")
+            running.terminate()
+            said, _ = running.communicate(timeout=TIMEOUT_S)
+        assert "failed" not in said, f"the connections were made anew before they were used: {said}"
+    assert topic.encode() not in {dict(one.headers)["keylane.topic"] for one in kitchen.read("customers.dead")}
+
+
 @pytest.mark.full
 def test_upserts_into_a_delta_table_leave_the_last_state_whatever_comes_again(kitchen: Kitchen) -> None:
     from deltalake import DeltaTable

@@ -161,6 +161,20 @@ MUTANTS = [
         "unit/test_transactional_options.py::test_the_id_is_the_static_members_or_a_new_one",
     ),
     Mutant(
+        "option: around",
+        "a batch's list is not given to around",
+        "_inside",
+        instead("what", "_[0] if isinstance(_, list) else _"),
+        "unit/engine/test_engine_around.py::test_it_is_around_a_batch_and_gets_its_list",
+    ),
+    Mutant(
+        "option: around",
+        "a store's transaction is inside of what around makes, which may fail once it is committed",
+        "Transactions.__init__",
+        instead("handler_of()", "flow.handler"),
+        "unit/delivery/test_exactly_once.py::test_a_unit_of_work_around_it_that_fails_at_its_end_takes_the_effects_back",
+    ),
+    Mutant(
         "option: beyond_log_end",
         "a committed offset beyond the log's end is started from as one that is missing",
         "StartRule.resolve",
@@ -299,6 +313,20 @@ MUTANTS = [
         "Deliveries._not_buried",
         drop("try_again"),
         "unit/engine/test_engine_core.py::test_a_dead_letter_that_fails_is_tried_again_and_halts_in_the_end",
+    ),
+    Mutant(
+        "option: on_failure",
+        "who reports an attempt is told of the next one",
+        "FlowCore.tell_failed",
+        instead("attempt", "_ + 1"),
+        "unit/engine/test_engine_on_failure.py::test_it_hears_of_each_failed_attempt_and_what_becomes_of_it",
+    ),
+    Mutant(
+        "option: on_failure",
+        "what on_failure raises ends its thread",
+        "FailureCallback._serve",
+        instead("BaseException", "ZeroDivisionError"),
+        "unit/engine/test_engine_on_failure.py::test_what_it_raises_harms_nothing_and_is_logged_once",
     ),
     Mutant(
         "option: on_produced",

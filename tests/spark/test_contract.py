@@ -365,6 +365,40 @@ def test_on_exhausted(bench: PipelineBench) -> None:
     assert bench.work.lag() == 0
 
 
+@covers("on_failure")
+def test_on_failure(bench: PipelineBench) -> None:
+    place = str(bench.folder / "failed")
+
+    def note(failed: kl.FailedAttempt) -> None:
+        with open(place, "a") as file:  # noqa: PTH123 - travels with the pipeline
+            file.write(f"{int(failed.record.value)} {failed.attempt} {failed.outcome} {failed.error!r}\n")
+
+    done = bench.run(refuse, retries=kl.Retries(max_attempts=2, delay_ms=1), on_exhausted=kl.Skip(), on_failure=note)
+    assert sorted(bench.file("failed")) == sorted(
+        f"{number} {attempt} {outcome} ValueError('no')"
+        for number in range(RECORDS)
+        for attempt, outcome in ((1, "retried"), (2, "skipped"))
+    )
+    assert done.failed == 2 * RECORDS
+
+
+@covers("around")
+def test_around(bench: PipelineBench) -> None:
+    output = bench.work.output
+
+    @contextmanager
+    def unit(record: kl.Record) -> Iterator[str]:
+        yield f"around {int(record.value or b'')}"
+
+    def tell(record: kl.Record, context: kl.Context) -> kl.Output:
+        headers = [source_of(record), ("told", context.around.encode())]
+        return kl.Output(output, record.key, headers=headers, partition=record.partition)
+
+    bench.run(tell, around=unit)
+    assert set(bench.told("told")) == {f"around {number}" for number in range(RECORDS)}
+    assert bench.all_once()
+
+
 @covers("on_produced")
 def test_on_produced(bench: PipelineBench) -> None:
     place = str(bench.folder / "produced")

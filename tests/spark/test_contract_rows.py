@@ -380,6 +380,51 @@ def test_on_exhausted(bench: RowBench, broker: BrokerProcess) -> None:
         assert said["keylane.attempts"] == b"1"
 
 
+@covers("on_failure")
+@pytest.mark.parametrize(
+    "way", [{}, {"workers": kl.Processes(1)}, {"batch": kl.Batch(10)}], ids=["threads", "processes", "batches"]
+)
+def test_on_failure(bench: RowBench, way: dict[str, Any]) -> None:
+    place = str(bench.folder / "failed")
+
+    def note(failed: kl.FailedAttempt) -> None:
+        with open(place, "a") as file:  # noqa: PTH123 - travels with the step
+            file.write(f"{int(failed.record.value)} {failed.attempt} {failed.outcome} {failed.error!r}\n")
+
+    def seventh(what: Any) -> Any:
+        if isinstance(what, list):
+            return [ValueError("no") if number_of(one) == 7 else (number_of(one), "") for one in what]
+        if number_of(what) == 7:
+            raise ValueError("no")
+        return number_of(what), ""
+
+    twice = kl.Retries(max_attempts=2, delay_ms=1)
+    bench.run(seventh, retries=twice, on_exhausted=kl.Skip(), on_failure=note, **way)
+    assert bench.file("failed") == ["7 1 retried ValueError('no')", "7 2 skipped ValueError('no')"]
+    bench.run(seventh, retries=ONCE, outcome=True, on_failure=note, **way)
+    with pytest.raises(Exception, match="ValueError: no"):
+        bench.run(seventh, retries=ONCE, on_failure=note, **way)
+    outcomes = [line.split()[2] for line in bench.file("failed")[2:]]
+    assert outcomes == ["returned", "halted"] or bench.file("failed").count("7 1 halted ValueError('no')") > 1, (
+        "Spark tries a task again"
+    )
+
+
+@covers("around")
+@pytest.mark.parametrize("way", [{}, {"workers": kl.Processes(1)}, {"batch": kl.Batch(10)}])
+def test_around(bench: RowBench, way: dict[str, Any]) -> None:
+    @contextmanager
+    def unit(what: Any) -> Iterator[list[int]]:
+        yield [number_of(one) for one in (what if isinstance(what, list) else [what])]
+
+    def tell(what: Any, context: kl.Context) -> Any:
+        numbers = context.around
+        return [(number, "in") for number in numbers] if isinstance(what, list) else (numbers[0], "in")
+
+    found = bench.run(tell, around=unit, **way)
+    assert numbers(found) == list(range(ROWS))
+
+
 def test_a_dead_letter_that_the_broker_does_not_take_fails_the_task(bench: RowBench, broker: BrokerProcess) -> None:
     with pytest.raises(Exception, match="keylane topics create no-such-topic"):
         bench.run(
@@ -463,8 +508,8 @@ def test_calls_are_in_the_traces_of_their_records(bench: RowBench, of_batches: b
 
 
 @covers("key_deserializer", "value_deserializer")
-@pytest.mark.parametrize("of_batches", [False, True])
-def test_deserializers(bench: RowBench, of_batches: bool) -> None:
+@pytest.mark.parametrize(("of_batches", "is_async"), [(False, False), (True, False), (False, True), (True, True)])
+def test_deserializers(bench: RowBench, of_batches: bool, is_async: bool) -> None:
     def number(data: bytes, field: Any) -> int:
         assert (field.topic, field.field, field.headers) == ("in", "value", [("number", data)])
         if data == b"7":
@@ -480,10 +525,17 @@ def test_deserializers(bench: RowBench, of_batches: bool) -> None:
     def function(what: Any) -> Any:
         return [add(one) for one in what] if of_batches else add(what)
 
+    async def function_async(what: Any) -> Any:
+        return function(what)
+
+    async def number_async(data: bytes, field: Any) -> int:
+        await asyncio.sleep(0)
+        return number(data, field)
+
     found = bench.run(
-        function,
+        function_async if is_async else function,
         key_deserializer=text,
-        value_deserializer=number,
+        value_deserializer=number_async if is_async else number,
         batch=kl.Batch(10) if of_batches else None,
         retries=ONCE,
         ordering="key",

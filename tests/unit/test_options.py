@@ -1,11 +1,16 @@
 """A pipeline refuses what cannot work, in one line that names the option, the value and the way out."""
 
 import inspect
+import json
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import fields
 from typing import Any
 
 import cloudpickle
 import pytest
+from confluent_kafka.serialization import StringDeserializer
 
 import keylane as kl
 from keylane.options import takes_context
@@ -22,6 +27,14 @@ def handler(record: kl.Record) -> None:
 async def async_handler(record: kl.Record, context: kl.Context) -> None:
     assert record
     assert context
+
+
+def generator(record: kl.Record) -> Iterator[None]:
+    yield
+
+
+async def async_generator(record: kl.Record) -> AsyncIterator[None]:
+    yield
 
 
 def starts(partitions: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
@@ -70,6 +83,20 @@ def pipeline(**changes: Any) -> kl.Pipeline:
         ({"retries": 3}, "retries=3: give keylane.Retries"),
         ({"on_exhausted": "skip"}, "on_exhausted='skip': give keylane.DeadLetter"),
         ({"resource": 1}, "resource=1"),
+        ({"value_deserializer": lambda data: data}, "it takes (data); give a function of (bytes or None, context)"),
+        ({"value_deserializer": json.loads}, "it takes (s, *, cls=None"),
+        ({"value_deserializer": bytes.decode}, "it takes (self, /, encoding='utf-8', errors='strict')"),
+        ({"key_deserializer": zlib.decompress}, "lambda data, context: None if data is None else function(data)"),
+        ({"key_deserializer": str}, "how many arguments it takes cannot be seen"),
+        ({"key_deserializer": "utf-8"}, "key_deserializer='utf-8': give a function of (bytes or None, context)"),
+        ({"key_deserializer": async_handler}, "is a coroutine function, which goes with a handler that is declared"),
+        ({"on_failure": 1}, "on_failure=1: give a function of one keylane.FailedAttempt"),
+        ({"on_failure": async_handler}, "is a coroutine function: it runs in a thread; give a plain one"),
+        ({"around": 1}, "around=1: give a function of (record) or (record, context)"),
+        ({"around": lambda: None}, "it takes (); give a function of (record) or (record, context)"),
+        ({"around": async_handler}, "returns no context manager: decorate it"),
+        ({"around": generator}, "returns no context manager: decorate it with contextlib.contextmanager"),
+        ({"around": asynccontextmanager(async_generator)}, "and the handler is a plain function: make the handler"),
         ({"on_produced": 1}, "on_produced=1: give a function of one keylane.Produced"),
         ({"on_produced": async_handler}, "is a coroutine function: it runs in a thread; give a plain one"),
         ({"tracing": True}, "tracing=True: give one of 'auto', 'on', 'off'"),
@@ -293,3 +320,18 @@ def test_what_identities_of_pipelines_cannot_have(options: dict[str, Any], text:
 )
 def test_a_second_argument_is_the_context_unless_it_has_a_default_of_its_own(handler: Any, expected: bool) -> None:
     assert takes_context(handler) is expected
+
+
+@pytest.mark.parametrize(
+    "deserializer",
+    [
+        lambda data, _: data,
+        lambda data, ctx=None: (data, ctx),
+        lambda *_: None,
+        kl.schema.avro({"url": "http://127.0.0.1:1"}),
+        StringDeserializer(),
+    ],
+)
+def test_deserializers_of_bytes_and_a_context(deserializer: Any) -> None:
+    pipeline(key_deserializer=deserializer, value_deserializer=deserializer)
+    pipeline(handler=async_handler, value_deserializer=async_handler)

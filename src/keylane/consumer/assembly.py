@@ -16,6 +16,8 @@ from keylane.consumer.loop import Loop
 from keylane.consumer.results import results_rule, with_results
 from keylane.consumer.returns import outcome_of, outcomes_of, record_arrives, record_departs
 from keylane.consumer.tracing import traced, wants_tracing
+from keylane.flow.around import handler_of
+from keylane.flow.failure_callback import FailureCallback
 from keylane.flow.failures import Failures
 from keylane.flow.workers import Inbox
 from keylane.flow.workers.aio import AsyncioWorkers
@@ -61,6 +63,7 @@ def assemble(
     `failures` counts failed attempts; None: those of this engine alone.
     """
     inbox = Inbox()
+    pipeline = replace(pipeline, handler=handler_of(pipeline), around=None)
     if stream is not None and stream.rule.every:
         pipeline = replace(pipeline, handler=with_results(pipeline.handler, of_batches=pipeline.batch is not None))
     pipeline = replace(pipeline, handler=decoding(pipeline))
@@ -80,6 +83,7 @@ def assemble(
     )
     workers = make_workers(pipeline, function, inbox.put, name, lease)
     failures = failures or Failures()
+    failure_callback = None if pipeline.on_failure is None else FailureCallback(pipeline.on_failure, name)
     core = Core(
         pipeline,
         hand_over_to(workers, pipeline, may_queue=MODES[pipeline.guarantee].may_queue),
@@ -89,6 +93,7 @@ def assemble(
         lease=lease,
         running=workers.running,
         failures=failures,
+        on_failure=None if failure_callback is None else failure_callback.tell,
         log=logger,
     )
     looks: Watch | LoopWatch | None = LoopWatch(workers, failures) if isinstance(workers, AsyncioWorkers) else watch
@@ -122,6 +127,7 @@ def assemble(
         watch=looks,
         callbacks=_callbacks(pipeline, stream, inbox, name),
         results=_results(pipeline, stream, inbox, name),
+        failure_callback=failure_callback,
         keeper=HOST.keeper(random) if pipeline.one_processor else None,
     )
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from keylane.flow.workers import Running
     from keylane.options import Rates
     from keylane.pipeline import Pipeline
-    from keylane.records import Message
+    from keylane.records import FailedAttempt, Message
     from keylane.telling import Log
 
 MODES: dict[str, type[AtLeastOnce]] = {
@@ -80,6 +80,7 @@ class Core:
         ending_offsets: Mapping[TopicPartition, int] | None = None,
         results: ResultsRule = NO_RESULTS,
         running: Callable[[], Sequence[Running]] = tuple,
+        on_failure: Callable[[FailedAttempt], None] | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._running = running
@@ -98,6 +99,7 @@ class Core:
             view=Record,
             alone=mode.alone,
             one_a_key=mode.one_a_key,
+            on_failure=on_failure,
         )
         self._deliveries = Deliveries(
             pipeline,

@@ -33,6 +33,8 @@ Seen = Any
 """What user code gets, or returns."""
 Decoded = Any
 """A function of what a handler would get that returns what it gets instead."""
+Awaited = Any
+"""A coroutine function of what `decoded` made that returns what the handler gets, with what it had to await."""
 Headers = list[tuple[str, bytes | None]]
 
 
@@ -87,9 +89,9 @@ def made_of(
     """Raises what the deserializer raises: as an `UndecodableError` or an `OutageError`, where it is clear which."""
     if deserializer is None:
         return raw
-    with _judged():
+    with judged():
         made = deserializer(raw, Field(topic, field, headers))
-    if _waits(made) and not may_wait:
+    if waits(made) and not may_wait:
         made.close()
         raise UsageError(
             f"{field}_deserializer returned a coroutine: it goes with a handler that is declared with `async def`"
@@ -98,7 +100,7 @@ def made_of(
 
 
 @contextmanager
-def _judged() -> Iterator[None]:
+def judged() -> Iterator[None]:
     """Around a deserializer: what it raises, as what it means."""
     try:
         yield
@@ -109,18 +111,18 @@ def _judged() -> Iterator[None]:
         raise judged from error
 
 
-def _waits(made: Seen) -> bool:
+def waits(made: Seen) -> bool:
     """Whether it is to be awaited."""
     return hasattr(type(made), "__await__")
 
 
-async def _awaited(made: Seen) -> Seen:
+async def awaited_record(made: DecodedRecord) -> DecodedRecord:
     """A record whose key and value were awaited, where deserializers are coroutine functions."""
-    if not isinstance(made, DecodedRecord) or not (_waits(made.key) or _waits(made.value)):
+    if not (waits(made.key) or waits(made.value)):
         return made
-    with _judged():
-        key = await made.key if _waits(made.key) else made.key
-        return DecodedRecord.of(made, key, await made.value if _waits(made.value) else made.value)
+    with judged():
+        key = await made.key if waits(made.key) else made.key
+        return DecodedRecord.of(made, key, await made.value if waits(made.value) else made.value)
 
 
 QUICK_S = 0.005
@@ -139,8 +141,9 @@ class Beside:
     waits for a first one, and records of known schemas pass meanwhile. Thread safety: the asyncio loop's.
     """
 
-    def __init__(self, decoded: Decoded, kind_of: Callable[[Seen], Hashable]) -> None:
+    def __init__(self, decoded: Decoded, awaited: Awaited, kind_of: Callable[[Seen], Hashable]) -> None:
         self._decoded = decoded
+        self._awaited = awaited
         self._kind_of = kind_of
         self._quick: set[Hashable] = set()
         self._threads = ThreadPoolExecutor(THREADS, "keylane-decoding")
@@ -159,7 +162,7 @@ class Beside:
             self._quick.add(kind)
         else:
             self._quick = {kind}
-        return await _awaited(made)
+        return await self._awaited(made)
 
     def _timed(self, record: Seen) -> tuple[Seen, float]:
         began = perf_counter()
@@ -185,20 +188,26 @@ def decoding(pipeline: Pipeline) -> Handler:
         return pipeline.handler
     decoder = Decoder(pipeline.key_deserializer, pipeline.value_deserializer, may_wait=pipeline.is_async)
     of_batches = pipeline.batch is not None
-    return given_decoded(pipeline.handler, decoder.decoded, _kind_of_record, of_batches=of_batches)
+    return given_decoded(pipeline.handler, decoder.decoded, awaited_record, _kind_of_record, of_batches=of_batches)
 
 
 def given_decoded(
-    handler: Handler, decoded: Decoded, kind_of: Callable[[Seen], Hashable], *, of_batches: bool
+    handler: Handler,
+    decoded: Decoded,
+    awaited: Awaited,
+    kind_of: Callable[[Seen], Hashable],
+    *,
+    of_batches: bool,
 ) -> Handler:
-    """The handler, which is given what `decoded` makes of a record. In a batch, what that raises is the failure of its
-    record alone. `kind_of`: what is alike in records that take `decoded` as long as each other."""
-    return _of_batch(handler, decoded, kind_of) if of_batches else _of_one(handler, decoded, kind_of)
+    """The handler, which is given what `decoded` makes of a record, and `awaited` of that where the handler is a
+    coroutine function. In a batch, what these raise is the failure of its record alone. `kind_of`: what is alike in
+    records that take `decoded` as long as each other."""
+    beside = Beside(decoded, awaited, kind_of) if is_coroutine_function(handler) else None
+    return _of_batch(handler, decoded, beside) if of_batches else _of_one(handler, decoded, beside)
 
 
-def _of_one(handler: Handler, decoded: Decoded, kind_of: Callable[[Seen], Hashable]) -> Handler:
+def _of_one(handler: Handler, decoded: Decoded, beside: Beside | None) -> Handler:
     takes = takes_context(handler)
-    beside = Beside(decoded, kind_of) if is_coroutine_function(handler) else None
 
     def call(record: Seen, context: Context) -> Seen:
         made = decoded(record)
@@ -212,9 +221,8 @@ def _of_one(handler: Handler, decoded: Decoded, kind_of: Callable[[Seen], Hashab
     return call_async if is_coroutine_function(handler) else call
 
 
-def _of_batch(handler: Handler, decoded: Decoded, kind_of: Callable[[Seen], Hashable]) -> Handler:
+def _of_batch(handler: Handler, decoded: Decoded, beside: Beside | None) -> Handler:
     takes = takes_context(handler)
-    beside = Beside(decoded, kind_of) if is_coroutine_function(handler) else None
 
     def call(records: Sequence[Seen], context: Context) -> Seen:
         made, errors = _decoded_batch(records, decoded)

@@ -184,16 +184,20 @@ class Deliveries:
         reason = f"{item.name}: {line_of(failure.error)}; failed {_attempts(item.attempt)}"
         told = f"{item.name}: {logged_line_of(failure.error)}; failed {_attempts(item.attempt)}"
         if failure.halts:
+            self._flow.tell_failed(item, failure, "halted")
             self._end_run(item, f"{item.name}: {one_line(failure.error)}", failure, now)
         elif isinstance(rule, Skip):
+            self._flow.tell_failed(item, failure, "skipped")
             self._log.info("skipped %s", told)
             self._counters["skipped"] += 1
             self._flow.release(item, now)
         elif isinstance(rule, DeadLetter):
+            self._flow.tell_failed(item, failure, "dead_lettered")
             self._log.info("to the dead-letter topic %r: %s", rule.topic, told)
             self._dead[item] = DeadLetterState(failure, item.attempt, rule.topic)
             self._bury(item)
         else:
+            self._flow.tell_failed(item, failure, "halted")
             way_out = "mend the handler and start again, or set on_exhausted to DeadLetter or Skip"
             self._end_run(item, f"{reason}; {way_out}", failure, now)
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from keylane.consumer.outputs import Delivery
     from keylane.consumer.ports import ProducerPort, ResultsPort, TransactionsPort
     from keylane.consumer.settings import Change
+    from keylane.flow.failure_callback import FailureCallback
     from keylane.flow.items import Unit
     from keylane.flow.workers import Inbox, Workers
     from keylane.flow.workers.blocked import LoopWatch
@@ -73,6 +74,7 @@ class Loop:
         results: ResultsPort[Delivery] | None = None,
         watch: Watch | LoopWatch | None = None,
         callbacks: CommitCallbacks | None = None,
+        failure_callback: FailureCallback | None = None,
         transactions: Callable[[], TransactionsPort] | None = None,
         keeper: Keeper | None = None,
     ) -> None:
@@ -89,6 +91,7 @@ class Loop:
         self._results = results
         self._watch = watch
         self._callbacks = callbacks
+        self._failure_callback = failure_callback
         self._keeper = keeper
         self._gap_s = 0.0 if keeper is None else keeper.gap_s
         self._polled = 0
@@ -345,6 +348,8 @@ class Loop:
             self._callbacks.close(WORKERS_CLOSE_S)
         if self._results is not None:
             self._results.close(WORKERS_CLOSE_S)
+        if self._failure_callback is not None:
+            self._failure_callback.close(WORKERS_CLOSE_S)
         for event in self._inbox.get(0):  # what callbacks raised while the run ended
             if isinstance(event, events.ConsumerFailed):
                 self._core.note(event.error)

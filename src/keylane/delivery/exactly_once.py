@@ -200,7 +200,11 @@ class Once:
         self._inside = Transactions(pipeline, KeptRecords(self.identities, OwnTopics(pipeline), places))
         self._house = House(self._inside.store, self.identities, places, pipeline, cluster, fail)
         self.pipeline = replace(
-            pipeline, handler=self._inside.handler, resource=self._inside.resource, on_commit=self._house.committed
+            pipeline,
+            handler=self._inside.handler,
+            around=None,
+            resource=self._inside.resource,
+            on_commit=self._house.committed,
         )
 
     def check(self, starts: Sequence[Start]) -> Sequence[Start]:

@@ -19,6 +19,7 @@ from keylane.delivery.postgres import PostgresStore
 from keylane.delivery.sqlite import BusyNowError, SqliteStore
 from keylane.delivery.stores import AsyncStore, Identity, Processed, Store
 from keylane.errors import HandlerError, PeerError, StoreError, UsageError
+from keylane.flow.around import handler_of
 from keylane.flow.outcomes import Failure
 from keylane.foreign_errors import line_of
 from keylane.options import ExactlyOnce, takes_context
@@ -154,7 +155,7 @@ class Transactions:
         self.store = checked_store(flow)
         self._user_resource = flow.resource
         self.resource = self._async_resource if flow.is_async else self._resource
-        handler: Handler = flow.handler
+        handler = handler_of(flow)
         takes = takes_context(handler)
         kind = _AsyncCalls if flow.is_async else _Calls
         calls = kind(self, keeping, lambda what, context: handler(what, context) if takes else handler(what))

@@ -26,6 +26,7 @@ from keylane.flow.outcomes import Failure, Later, NotRun
 from keylane.flow.retries import Schedule, delay_s
 from keylane.flow.seen import Seen, in_hand
 from keylane.flow.together import Lingering, begin_settling, give_back, told_apart, undo
+from keylane.records import FailedAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, MutableMapping, Sequence
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from keylane.flow.outcomes import Notes, Outcome
     from keylane.flow.work import Stands, Task
     from keylane.options import Flow, Rates
+    from keylane.records import FailureOutcome
 
 OUTAGE_S = 1.0
 """After which an item is tried again whose deserializer asks a service that does not answer."""
@@ -60,16 +62,19 @@ class FlowCore:
         view: Callable[[Carried], Carried],
         alone: bool = False,
         one_a_key: bool = False,
+        on_failure: Callable[[FailedAttempt], None] | None = None,
         auto: Callable[[int], AutoLimit] = AutoLimit,
     ) -> None:
         """`view` makes of a payload what user code sees; `random` gives floats from 0 to 1. `alone`: no item goes to a
         worker together with another one; `one_a_key`: not even in a batch with one of its key. `auto` makes the
-        automatic limit, of at most so many. Counted are "processed", "failed", "retried", "held" and "stale"."""
+        automatic limit, of at most so many. `on_failure` hears of each failed attempt that is told (`tell_failed`).
+        Counted are "processed", "failed", "retried", "held" and "stale"."""
         self.hand_over = hand_over
         self._random = random
         self._notes = notes
         self._counters = counters
         self._view = view
+        self._on_failure = on_failure
         self._retries = options.tries
         self._rotation: Rotation[Source] = Rotation(options.rates, depth_first=options.traversal == "depth_first")
         self._lingering = Lingering(options.batch)
@@ -501,9 +506,9 @@ class FlowCore:
                 item.source.owner.ended(item, Failure(named, halts=True), now)
                 return
             target = named
-            if self._is_held(item, breakers.failed(target, item.since, now)):
+            if self._is_held(item, failure, breakers.failed(target, item.since, now), now):
                 return
-        if isinstance(failure.error, OutageError) and self._is_held(item, now + OUTAGE_S):
+        if isinstance(failure.error, OutageError) and self._is_held(item, failure, now + OUTAGE_S, now):
             return
         if not is_final and self._retries.allow(item.attempt):
             try:
@@ -513,20 +518,28 @@ class FlowCore:
                 item.source.owner.ended(item, Failure(error, halts=True), now)
                 return
             if self._retries.max_age_ms is None or now + wait_s <= first_s + self._retries.max_age_ms / 1000:
+                self.tell_failed(item, failure, "retried", wait_s)
                 item.again()
                 self._counters["retried"] += 1
                 self.put_off(item, now + wait_s)
                 return
         exhausted = None if breakers is None or target is None else breakers.exhausted(target, first_s, now)
-        if not self._is_held(item, exhausted):  # something says that its service is up
+        if not self._is_held(item, failure, exhausted, now):  # something says that its service is up
             item.source.owner.ended(item, failure, now)
 
-    def _is_held(self, item: Item, due: float | None) -> bool:
+    def _is_held(self, item: Item, failure: Failure, due: float | None, now: float) -> bool:
         """The attempt does not count, if there is another time for it."""
         if due is not None:
+            self.tell_failed(item, failure, "held", due - now)
             self._counters["held"] += 1
             self.put_off(item, due)
         return due is not None
+
+    def tell_failed(self, item: Item, failure: Failure, outcome: FailureOutcome, delay_s: float | None = None) -> None:
+        """User code hears of a failed attempt, from who has decided what becomes of its item."""
+        if self._on_failure is not None:
+            delay_ms = None if delay_s is None else round(max(0.0, delay_s) * 1000)
+            self._on_failure(FailedAttempt(self._view(item.payload), failure.error, item.attempt, outcome, delay_ms))
 
     # --- the owner's ---
 

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import sqlite3
 import threading
+from contextlib import contextmanager
 from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,7 +40,7 @@ from kit.fakes import FakeBroker, FakeEngine
 from kit.stage import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 T0 = ("t", 0)
@@ -134,6 +135,26 @@ def test_a_replay_repeats_no_effect_and_produces_the_same_outputs(
     assert replays.run(handler, batch=Batch(batch_size) if batch_size > 1 else None) is None
     assert replays.effects() == list(range(10))
     assert sorted(replays.outputs, key=attrgetter("key", "value")) == first
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_unit_of_work_around_it_that_fails_at_its_end_takes_the_effects_back(
+    replays: Replays, is_async: bool
+) -> None:
+    ends: list[int] = []
+
+    @contextmanager
+    def around(record: Record) -> Iterator[None]:
+        yield
+        ends.append(record.offset)
+        if ends.count(record.offset) == 1:
+            raise ConnectionError("its commit failed")
+
+    handler = note_async if is_async else note
+    assert replays.run(handler, around=around) is None
+    assert replays.effects() == list(range(10))
+    assert sorted(ends) == sorted([*range(10), *range(10)])
+    assert len(replays.outputs) == 10
 
 
 def test_a_failed_attempt_leaves_nothing_and_the_next_one_has_a_new_transaction(replays: Replays) -> None:

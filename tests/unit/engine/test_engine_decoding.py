@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from keylane import DeadLetter, DecodedRecord, Pipeline, Record, Retries, UndecodableError
+from keylane import DeadLetter, DecodedRecord, Pipeline, Record, Retries, UndecodableError, UsageError
 from keylane.consumer import decoding
 from keylane.consumer.decoding import QUICK_S, Beside, kind_of_bytes
 from keylane.flow import core
@@ -161,8 +161,11 @@ def test_the_loop_runs_what_is_quick_and_leaves_what_is_not_to_threads(monkeypat
         now[0] += values[data]
         return data
 
+    async def same(made: bytes) -> bytes:
+        return made
+
     async def decode_all() -> None:
-        beside = Beside(decoded, kind_of_bytes)
+        beside = Beside(decoded, same, kind_of_bytes)
         for data in values:
             for _ in range(2):
                 assert await beside(data) == data
@@ -182,7 +185,9 @@ def test_a_deserializer_may_be_a_coroutine_function_where_the_handler_is_one() -
         seen.append((record.key, record.value, record.raw_value))
 
     check(run(handler, key_deserializer=decode_key, value_deserializer=ask), seen)
-    engine = run(lambda _: None, value_deserializer=ask)
+    with pytest.raises(UsageError, match="goes with a handler that is declared with `async def`"):
+        run(lambda _: None, value_deserializer=ask)
+    engine = run(lambda _: None, value_deserializer=lambda data, context: ask(data, context))
     assert engine.loop.snapshot().dead_lettered == 8
     assert b"declared with `async def`" in (dict(engine.producer.sent[0].headers)["keylane.error.text"] or b"")
 

@@ -16,15 +16,18 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from keylane.errors import Fatal, HandlerError
 from keylane.flow.failures import Failures
-from keylane.options import Batch, Processes, Retries
+from keylane.options import Batch, DeadLetter, Processes, Retries
 from keylane.spark.structured import row_engine, row_task
 from keylane.spark.structured.carry_over import CarryOver, TaskCarry, TaskReport
+from keylane.spark.structured.dead_letters import DeadLetters
 from keylane.spark.structured.parallel_map import RowMap
 from keylane.spark.structured.row_task import BATCH_ROWS, MapTask, RowRun
 from kit.row_bench import with_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from keylane.records import FailedAttempt
 
 ROW = StructType(
     [StructField("topic", StringType()), StructField("partition", LongType()), StructField("offset", LongType())]
@@ -141,6 +144,35 @@ def test_the_row_that_fails_a_call_for_many_is_carried_and_the_others_are_not(wo
     assert sorted(emitted) == [0, 1, 2, 4]
     (report,) = carry.reported
     assert {name[2]: attempts for name, (attempts, _) in report.carried.items()} == {3: 1, 5: 0}
+
+
+def test_on_failure_hears_of_rows_that_are_carried_and_of_dead_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, int, str]] = []
+
+    def function(row: Any) -> Any:
+        raise Fatal("never") if row.offset == 1 else ValueError("not yet")
+
+    def note(failed: FailedAttempt) -> None:
+        told.append((failed.record.offset, failed.attempt, failed.outcome))
+
+    batch = pa.RecordBatch.from_pydict({"topic": ["t"] * 2, "partition": [0] * 2, "offset": [0, 1]})
+    carry = Carry()
+    with pytest.raises(HandlerError):
+        list(task(function, carry_over=carry, on_failure=note)(iter([batch])))
+    assert sorted(told) == [(0, 1, "carried_over"), (1, 1, "halted")]
+    told.clear()
+    monkeypatch.setattr(DeadLetters, "bury", lambda *_: None)
+    carry.dead_letter, carry.kafka = DeadLetter("dead"), {"bootstrap.servers": "nowhere:1"}
+    assert list(task(function, carry_over=carry, on_failure=note)(iter([batch]))) == []
+    assert sorted(told) == [(0, 1, "carried_over"), (1, 1, "dead_lettered")]
+
+
+def test_on_failure_hears_of_a_row_with_a_value_that_is_not_of_its_column() -> None:
+    told: list[FailedAttempt] = []
+    batch = pa.RecordBatch.from_pydict({"topic": ["t"], "partition": [0], "offset": [0]})
+    run = task(lambda _: ("no number",), on_failure=told.append, outcome=True)
+    assert [row["answer"] for made in run(iter([batch])) for row in made.to_pylist()] == [None]
+    assert [(type(one.error), one.outcome) for one in told] == [(Fatal, "returned")]
 
 
 def test_a_process_that_computes_at_the_deadline_is_killed_and_its_row_is_carried(tmp_path: Path) -> None:

@@ -18,6 +18,12 @@ from keylane.spark.structured.parallel_map import RowMap
 from keylane.spark.structured.row_task import STEPS_KEPT, MapTask, limit_of
 
 HERE = {"bootstrap.servers": "127.0.0.1:9092"}
+
+
+def decode(data: bytes | None, _: Any) -> str:
+    return (data or b"").decode()
+
+
 DEAD = {"on_exhausted": kl.DeadLetter("dead"), "kafka": HERE}
 RECORD = {"topic": "string", "partition": "int", "offset": "bigint"}
 
@@ -52,7 +58,8 @@ def test_guarantees_that_dataframes_cannot_give_are_refused(delivery: Any) -> No
         ({"outcome": True, "carry_over": CarryOver("/lists")}, "a row that fails is carried"),
         ({"handler_timeout_ms": 5}, "what can be ended, and a thread cannot"),
         ({"handler": Calls(request=ask)}, "a row becomes what on_response returns"),
-        ({"value_deserializer": 5}, "give a function of (bytes, context)"),
+        ({"value_deserializer": 5}, "give a function of (bytes or None, context)"),
+        ({"value_deserializer": function}, "give a function of (bytes or None, context)"),
         ({"threads": 4}, "parallel_map has no option 'threads': give workers=Threads(count)"),
         ({"timeout_ms": 4}, "parallel_map has no option 'timeout_ms': give handler_timeout_ms"),
         ({"topics": ["t"]}, "parallel_map has no option 'topics': it takes handler, "),
@@ -71,9 +78,9 @@ def test_what_rows_cannot_have_is_refused_with_the_reason(options: dict[str, Any
         (DEAD, {"id": "bigint"}, "has no column 'value', which a dead letter's value is made of"),
         (DEAD, {"value": "int"}, "the column value is int, and a dead letter's is binary or string"),
         (DEAD, {"value": "binary", "headers": "string"}, "the column headers is string"),
-        ({"value_deserializer": function}, {"value": "string", "topic": "string"}, "the column value is string"),
-        ({"key_deserializer": function}, RECORD, "the column key is not there: give it the source's bytes"),
-        ({"key_deserializer": function}, {"key": "binary"}, "keep the source's column topic"),
+        ({"value_deserializer": decode}, {"value": "string", "topic": "string"}, "the column value is string"),
+        ({"key_deserializer": decode}, RECORD, "the column key is not there: give it the source's bytes"),
+        ({"key_deserializer": decode}, {"key": "binary"}, "keep the source's column topic"),
         ({"tracing": "on"}, {"topic": "string"}, "the frame has no column offset, partition"),
     ],
 )

@@ -11,7 +11,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from keylane.consumer.decoding import given_decoded, kind_of_bytes, made_of
+from keylane.consumer.decoding import given_decoded, judged, kind_of_bytes, made_of, waits
 from keylane.consumer.tracing import around, noted, spans, wants_tracing
 from keylane.errors import Fatal, HandlerError, ProcessedError
 from keylane.flow.outcomes import Failure
@@ -76,7 +76,9 @@ def function_of(handler: Handler, options: RowOptions, returns: Returns, *, is_o
         name: one for name, one in (("key", options.key_deserializer), ("value", options.value_deserializer)) if one
     }
     if deserializers:
-        handler = given_decoded(handler, partial(_decoded, deserializers), _kind_of_row, of_batches=of_batches)
+        decoded = partial(_decoded, deserializers, may_wait=is_coroutine_function(handler))
+        awaited = partial(_awaited, tuple(deserializers))
+        handler = given_decoded(handler, decoded, awaited, _kind_of_row, of_batches=of_batches)
     if wants_tracing(options) and is_of_records:
         span_of = spans(None, of_batches=of_batches)
         handler = around(handler, partial(_batch_span if of_batches else _row_span, span_of), noted)
@@ -148,11 +150,21 @@ def _failed(error: Exception, began: float, *, is_shared: bool = False) -> Faile
     return Failed(failure, monotonic() - began)
 
 
-def _decoded(deserializers: Mapping[str, Deserializer], row: Row) -> Row:
+def _decoded(deserializers: Mapping[str, Deserializer], row: Row, *, may_wait: bool) -> Row:
     """The row with what its deserializers make of their columns. Raises what they raise."""
     headers = partial(headers_of, row)
-    made = {name: made_of(one, row[name], row["topic"], name, headers) for name, one in deserializers.items()}
+    made = {
+        name: made_of(one, row[name], row["topic"], name, headers, may_wait=may_wait)
+        for name, one in deserializers.items()
+    }
     return replaced(row, made)
+
+
+async def _awaited(names: Sequence[str], row: Row) -> Row:
+    """The row, whose columns of these names were awaited where that is due."""
+    with judged():
+        made = {name: await row[name] for name in names if waits(row[name])}
+    return replaced(row, made) if made else row
 
 
 def _kind_of_row(row: Row) -> Hashable:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from keylane.flow.outcomes import Outcome
     from keylane.flow.workers import Histogram
     from keylane.options import Flow
-    from keylane.records import Context
+    from keylane.records import Context, FailedAttempt
 
     Handler = Callable[..., Any]
     Made = Callable[[FedRow, Outcome, int, float], Carried]
@@ -128,11 +128,13 @@ class RowEngine:
         held: Held | None = None,
         auto: Callable[[int], AutoLimit] = AutoLimit,
         size_of: Callable[[Carried], int] = lambda _: 0,
+        on_failure: Callable[[FailedAttempt], None] | None = None,
     ) -> None:
         """`options.handler` gets the values that are fed; those with the same key run one after another, unless
         unordered. `made` says what is given back for one, `name_of` how errors name it, and `auto` makes the automatic
         limit, of at most so many; `size_of` says how many bytes something that is given back has. A row that `held`
-        gives a result for does not run."""
+        gives a result for does not run. `on_failure` is told of each failed attempt, but for those that are given back.
+        """
         self._made = made
         self._name_of = name_of
         self._results: deque[tuple[int, Carried, int]] = deque()
@@ -171,6 +173,7 @@ class RowEngine:
             notes=FAILURES,
             counters=self.counters,
             view=_value_of,
+            on_failure=on_failure,
             auto=auto,
         )
         self._source = Source("rows", _Owner(self._ended), options.ordering, self._name, depth_first=depth_first)
@@ -392,6 +395,7 @@ class RowEngine:
     def _ended(self, item: Item, outcome: Outcome, now: float) -> None:
         """A row came to something that the workers did not give: it is given back."""
         if isinstance(outcome, Failure) and outcome.halts:
+            self._flow.tell_failed(item, outcome, "halted")
             error = HandlerError(f"{item.name}: {one_line(outcome.error)}")
             error.__cause__ = outcome.error
             self._fail(error)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from keylane.delivery.transactions import checked_store
 from keylane.errors import UsageError
 from keylane.http import Calls
-from keylane.options import DeadLetter, Flow, Halt, Ordering, Processes, Skip, check_function
+from keylane.options import DeadLetter, Flow, Halt, Ordering, Processes, Skip, check_deserializer
 from keylane.spark.structured.dead_letters import check_columns
 from keylane.spark.structured.rows import RECORD
 from keylane.spark.structured.step_counts import StepCounts
@@ -75,7 +75,7 @@ class RowOptions(Flow):
         if isinstance(self.handler, Calls) and self.handler.on_response is None:
             raise UsageError("handler=Calls(...): a row becomes what on_response returns: give it that function")
         for name in ("key_deserializer", "value_deserializer"):
-            check_function(name, getattr(self, name), "(bytes, context)")
+            check_deserializer(name, getattr(self, name), is_async=self.is_async)
         self._check_failures()
         self._check_order()
         if self.handler_timeout_ms and not self.is_async and not isinstance(self.workers, Processes):

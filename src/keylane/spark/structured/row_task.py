@@ -18,15 +18,18 @@ from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, 
 
 from keylane.consumer.snapshot import Snapshot
 from keylane.errors import Fatal, HandlerError
+from keylane.flow.around import handler_of
 from keylane.flow.autoscale import AutoLimit
+from keylane.flow.failure_callback import FailureCallback
 from keylane.flow.outcomes import Failure
 from keylane.foreign_errors import short_class_of, text_of
 from keylane.options import DeadLetter, Flow, Processes, Skip
+from keylane.records import FailedAttempt
 from keylane.spark.structured.dead_letters import DeadLetters
 from keylane.spark.structured.kept_rows import KeptRows
 from keylane.spark.structured.ordering import sorted_here
 from keylane.spark.structured.row_calls import Answered, Failed, function_of
-from keylane.spark.structured.row_engine import FAILURES, RowEngine
+from keylane.spark.structured.row_engine import CLOSE_S, FAILURES, RowEngine
 from keylane.spark.structured.rows import RECORD, Outcome, Returns, RowReader, RowWriter, name_of, size_of
 from keylane.spark.structured.worker_gc import spare_modules_from_gc
 
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from keylane.flow.failures import FailureKind
     from keylane.flow.outcomes import Outcome as Result
     from keylane.options import Retries
+    from keylane.records import FailureOutcome
     from keylane.spark.structured.carry_over import TaskCarry
     from keylane.spark.structured.row_options import RowOptions
     from keylane.spark.structured.rows import FedRow, Values
@@ -87,7 +91,7 @@ class MapTask:
         carry = None if options.carry_over is None else options.carry_over.task(options.tries)
         before = FAILURES.kinds
         run = RowRun(options, self.schema, self.returns, carry)
-        with run.dead_letters as letters:
+        with run, run.dead_letters as letters:
             output = _Output(run, RowWriter(self.output), letters)
             sort_by = options.sorted_by if self.is_of_stream else ()
             for outcome in run.outcomes(batches, sort_by):
@@ -172,12 +176,13 @@ class RowRun:
     def __init__(self, options: RowOptions, schema: StructType, returns: StructType, carry: TaskCarry | None) -> None:
         self._options = options
         self._carry = carry
+        self._on_failure = None if options.on_failure is None else FailureCallback(options.on_failure, "keylane-rows")
         self._reader = RowReader(schema, options.keys)
         self._nothing = (None,) * len(returns.fields)
         is_of_records = set(schema.fieldNames()) >= RECORD
         made = Returns(returns.fieldNames())
         self._kept = KeptRows(options, made, returns) if options.guarantee == "exactly_once" else None
-        function, resource = options.handler, options.resource
+        function, resource = handler_of(options), options.resource
         if self._kept is not None:
             function, resource = self._kept.handler, self._kept.resource
         handler = function_of(function, options, made, is_of_records=is_of_records)
@@ -185,14 +190,22 @@ class RowRun:
         if carry is not None and not carry.is_frozen:
             retries = _before_it_leaves(options)
         self._engine = RowEngine(
-            flow_of(options, handler=handler, retries=retries, resource=resource),
+            flow_of(options, handler=handler, around=None, retries=retries, resource=resource),
             self._made,
             name_of,
             held=None if carry is None else carry.held,
             auto=partial(limit_of, options.counts.step),
             size_of=_size_of,
+            on_failure=None if self._on_failure is None else self._on_failure.tell,
         )
         self._processed = self._skipped = self._put_off = 0
+
+    def __enter__(self) -> RowRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._on_failure is not None:
+            self._on_failure.close(CLOSE_S)
 
     @property
     def dead_letters(self) -> DeadLetters | nullcontext[None]:
@@ -231,7 +244,27 @@ class RowRun:
         values = result.values if isinstance(result, Answered) else None
         error = result.error if isinstance(result, Failure) else None
         outcome = Outcome(fed.value, values, error, attempt, seconds, fed.key(), number=fed.number)
-        return outcome if self._carry is None else self._carry.judged(outcome)
+        if self._carry is not None:
+            outcome = self._carry.judged(outcome)
+        self._tell_failed(outcome)
+        return outcome
+
+    def _tell_failed(self, outcome: Outcome) -> None:
+        """User code hears of a last attempt that failed."""
+        if self._on_failure is not None and outcome.error is not None:
+            self._on_failure.tell(FailedAttempt(outcome.row, outcome.error, outcome.attempts, self._fate_of(outcome)))
+
+    def _fate_of(self, outcome: Outcome) -> FailureOutcome:
+        """What becomes of a row that has failed, as `emitted` has it."""
+        if outcome.carried:
+            return "carried_over"
+        if isinstance(self._options.on_exhausted, DeadLetter):
+            return "dead_lettered"
+        if self._carry is not None and not self._carry.is_frozen and self._carry.carry_over.dead_letter is not None:
+            return "dead_lettered"
+        if isinstance(self._options.on_exhausted, Skip):
+            return "skipped"
+        return "returned" if self._options.outcome else "halted"
 
     def emitted(self, outcome: Outcome, letters: DeadLetters | None) -> list[Values]:
         """The rows for Spark. Raises `HandlerError` for a row that fails its task."""
@@ -260,6 +293,7 @@ class RowRun:
             raise error
         self._processed -= 1
         outcome.values, outcome.error = None, Fatal(str(error))
+        self._tell_failed(outcome)
         return self.emitted(outcome, letters)
 
     def snapshot(self, before: tuple[FailureKind, ...], letters: DeadLetters | None) -> Snapshot:
