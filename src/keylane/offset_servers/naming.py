@@ -67,6 +67,9 @@ class Naming:
         topics = replica.names.of_commits(group)
         if confirmed is None or not topics:
             return confirmed
+        ids = self._ids.recent(topics)
+        if ids is not None and replica.names.agree_with(ids):
+            return confirmed
         both = Round(asyncio.get_running_loop())
         self._soon(self._confirm(replica, topics, confirmed, both))
         return both

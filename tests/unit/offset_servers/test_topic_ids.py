@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from keylane.offset_servers import topic_ids
 from keylane.offset_servers.topic_ids import TopicIds
 
 if TYPE_CHECKING:
@@ -54,6 +55,23 @@ def test_who_comes_while_a_broker_is_asked_waits_for_the_next_answer() -> None:
         assert await first == {"flights": ONE}
         assert await asyncio.gather(*later) == [brokers.found] * 3
         assert brokers.asked == [["flights"], ["flights", "hotels", "trains"]]
+
+    run(check)
+
+
+def test_an_answer_of_just_now_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_ids, "RECENT_S", 60)
+
+    async def check(ids: TopicIds, brokers: Brokers) -> None:
+        assert ids.recent({"flights"}) is None
+        assert await ids.of({"flights", "gone"}) == await ids.of({"flights"}) == {"flights": ONE}
+        assert await ids.of({"gone"}) == ids.recent({"gone"}) == {}
+        assert await ids.of({"hotels", "flights"}) == ids.recent({"hotels", "flights"}) == brokers.found
+        assert brokers.asked == [["flights", "gone"], ["flights", "hotels"]]
+        monkeypatch.setattr(topic_ids, "RECENT_S", -1)
+        assert ids.recent({"flights"}) is None
+        await ids.of({"hotels"})
+        assert brokers.asked[2:] == [["hotels"]]
 
     run(check)
 

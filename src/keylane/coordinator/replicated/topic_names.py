@@ -90,6 +90,10 @@ class TopicNames:
         keys = (key for partition, key in self._image.kept if partition == self._partition)
         return {key[len(_KEY) :].decode() for key in keys if key.startswith(_KEY)}
 
+    def agree_with(self, ids: Mapping[str, UUID]) -> bool:
+        """Whether there is nothing to learn of these."""
+        return all(topic_id in self._ids_of(topic) for topic, topic_id in ids.items())
+
     async def learn(self, ids: Mapping[str, UUID]) -> None:
         """These names stand for these topics now: offsets of others end, durably. Raises `StorageError`."""
         async with self._turn:  # or what is committed behind the end would end again

@@ -73,6 +73,8 @@ def test_another_topic_of_the_name_ends_what_was_committed(caplog: pytest.LogCap
         log.commit("g", "hotels")
         await log.names.learn({"flights": ONE, "hotels": THIRD})
         assert log.ended == [], "what was committed before there were records is of these topics"
+        assert log.names.agree_with({"flights": ONE, "hotels": THIRD})
+        assert not log.names.agree_with({"flights": OTHER, "hotels": THIRD})
         await log.names.learn({"flights": OTHER, "hotels": THIRD})
         assert (log.ended, log.names.of_commits(), log.names.of_commits("h")) == (["flights"], {"hotels"}, set())
         assert "'flights' was made anew" in caplog.text
