@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import TopicPartition
 
-from keylane.kafka.bulk import CLIENT_LOG, reader_of
+from keylane.kafka.bulk import reader_of
 from keylane.kafka.faults import PARTITION_END, PASSING
 from keylane.kafka.leaders import Leaders
 
@@ -73,7 +73,7 @@ def changes_by_reading(
     that the client refuses."""
     changes: dict[Name, int | None] = {}
     until = monotonic() + READ_S
-    with closing(reader_of(servers, {**CLIENT_LOG, **settings, **_SMALL})) as client:
+    with closing(reader_of(servers, {**settings, **_SMALL})) as client:
         client.poll(0)  # a login by callback is asked for here
         Leaders(client).learn({topic for topic, _ in searches})
         sought = _go_on(dict.fromkeys(searches), searches, changes)
