@@ -18,7 +18,8 @@ ASK_EVERY_S = 0.5
 
 SETTLE_S = 5.0
 """How long a committed offset past the ending offset is not believed, before this member has had partitions: a commit
-beyond the log's end (a topic made anew) must be told as the error that it is, and the assignment finds that out."""
+beyond the log's end (a topic made anew) must be told as the error that it is, and the assignment finds that out. Beside
+a store it is the same with one at the ending offset."""
 
 
 class Part(Protocol):
@@ -31,10 +32,12 @@ class Part(Protocol):
 class Ending:
     """The ending offsets of a run, and which of them the group has reached."""
 
-    __slots__ = ("_ask_at", "_asking", "_check_at", "_is_new", "_offsets", "_reached", "_settled_at")
+    __slots__ = ("_ask_at", "_asking", "_check_at", "_has_store", "_is_new", "_offsets", "_reached", "_settled_at")
 
-    def __init__(self, offsets: Mapping[tuple[str, int], int]) -> None:
+    def __init__(self, offsets: Mapping[tuple[str, int], int], *, has_store: bool = False) -> None:
+        """`has_store`: an assignment holds what is committed against a store, which may not have seen it."""
         self._offsets = dict(offsets)
+        self._has_store = has_store
         self._reached: set[tuple[str, int]] = set()
         self._settled_at: float | None = None
         self._asking = False
@@ -54,7 +57,7 @@ class Ending:
         settled = self._settled_at is not None and now >= self._settled_at
         for name, offset in offsets.items():
             end = self._offsets[name]
-            if offset is not None and (offset >= end if settled else offset == end):
+            if offset is not None and (offset >= end if settled else offset == end and not self._has_store):
                 self._reached.add(name)
 
     def delete(self, topic: str, partitions: Mapping[tuple[str, int], Part]) -> list[str]:

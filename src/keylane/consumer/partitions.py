@@ -445,7 +445,8 @@ class Partitions:
         self._counters = counters
         self._log = log
         self._bound = PollBound(pipeline.max_buffered_records)
-        self.ending = None if ending_offsets is None else Ending(ending_offsets)
+        has_store = pipeline.guarantee == "exactly_once"
+        self.ending = None if ending_offsets is None else Ending(ending_offsets, has_store=has_store)
         self.open: dict[TopicPartition, Partition] = {}
         self.buffered = 0
         """Records polled and not complete, over all of them."""
