@@ -400,7 +400,7 @@ class ParallelConsumer:
 
         admin = Admin(self._pipeline.kafka, timeout_ms=RESOLVE_MS)
         ask = None if isinstance(self._pipeline.commit, External) else self._group_committed
-        once = Once(self._pipeline, admin.cluster_id(), admin.topic_id, ask, consumer.fail)
+        once = Once(self._pipeline, admin.cluster_id(), admin.topic_id, ask, consumer.fail, consumer.changes)
         consumer.check_starts(once.check, once.before_commit)
         return once
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from keylane.consumer.own_topics import OwnTopics
 from keylane.consumer.returns import outcome_of, outcomes_of
 from keylane.delivery.checksums import checksum
-from keylane.delivery.positions import joined, map_of, position_of, runs_of, unseen
+from keylane.delivery.positions import Seen, joined, map_of, position_of, runs_of, unseen
 from keylane.delivery.stores import Identity, Position
 from keylane.delivery.transactions import Transactions, answering, check_transaction, key_of, once_of, unavailable
 from keylane.errors import PeerError, StoreError, UsageError
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from keylane.flow.outcomes import Outcome
     from keylane.pipeline import Pipeline
     from keylane.records import Record
+
+    Changes = Callable[[Sequence[Start]], Mapping[tuple[str, int], int | None]]
 
 logger = logging.getLogger("keylane.delivery")
 
@@ -191,14 +193,16 @@ class Once:
         topic_id: Callable[[str], str],
         group_committed: Callable[[], Mapping[tuple[str, int], int]] | None = None,
         fail: Callable[[BaseException], None] = lambda _: None,
+        changes: Changes = lambda _: {},
     ) -> None:
-        """`fail` ends the run, once the store has lost what it had."""
+        """`fail` ends the run, once the store has lost what it had; `changes` says from which offset on logs have other
+        records than those of which such starts are true."""
         self._topic_id = topic_id
         self._group_committed = group_committed
         self.identities = Identities(cluster, pipeline)
         places = Places()
         self._inside = Transactions(pipeline, KeptRecords(self.identities, OwnTopics(pipeline), places))
-        self._house = House(self._inside.store, self.identities, places, pipeline, cluster, fail)
+        self._house = House(self._inside.store, self.identities, places, pipeline, cluster, fail, changes)
         self.pipeline = replace(
             pipeline,
             handler=self._inside.handler,
@@ -257,9 +261,10 @@ class House:
         pipeline: Pipeline,
         cluster: str,
         fail: Callable[[BaseException], None],
+        changes: Changes,
     ) -> None:
-        """`fail` ends the run."""
-        self._fail = fail
+        """See `Once`."""
+        self._fail, self._changes = fail, changes
         self._store = store
         self._identities = identities
         self._places = places
@@ -274,7 +279,7 @@ class House:
         self._opened: OpenStore | None = None
         self._has_answered = False
         """Whether it was ever opened."""
-        self._seen: dict[tuple[str, int], OffsetMap] = {}
+        self._seen: dict[tuple[str, int], Seen] = {}
         """What the store has seen of the group's commits, as of the last look."""
         self._committed: dict[tuple[str, int], int] = {}
         """Below which offsets of the partitions is to purge."""
@@ -291,7 +296,8 @@ class House:
                 try:
                     with self._connected().transaction() as transaction:
                         check_transaction(self._store, transaction)
-                        checked = [self._checked(transaction, one) for one in starts]
+                        seen = self._seen_of(transaction, starts)
+                        checked = [self._checked(transaction, one, seen[one.topic, one.partition]) for one in starts]
                 except (UsageError, PeerError):  # waiting does not mend it
                     raise
                 except Exception as error:  # a database that restarts, or is not there
@@ -302,12 +308,29 @@ class House:
             if self._closing.wait(ASK_AGAIN_S) or time.monotonic() >= give_up_at:
                 raise unavailable(self._store, failed) from failed
 
-    def _checked(self, transaction: Transaction, start: Start) -> Start:
+    def _seen_of(self, transaction: Transaction, starts: Sequence[Start]) -> Mapping[tuple[str, int], Seen | None]:
+        """By topic and partition, what the store has seen of the logs as they are now: a store that is behind may know
+        one that was cut since then."""
+        found = {
+            (one.topic, one.partition): Seen.of(transaction.position(self._identities.scope(one.topic), one.partition))
+            for one in starts
+        }
+        doubtful = [
+            replace(one, offsets=seen.offsets, leader_epoch=seen.leader_epoch)
+            for one in starts
+            if (seen := found[one.topic, one.partition]) is not None and seen.leader_epoch not in (-1, one.leader_epoch)
+        ]
+        for name, change in self._changes(doubtful).items() if doubtful else ():
+            if (seen := found[name]) is not None and change is not None:
+                found[name] = seen.cut_at(change)
+        return found
+
+    def _checked(self, transaction: Transaction, start: Start, noted: Seen | None) -> Start:
         scope = self._identities.scope(start.topic)
         name = (scope, start.partition)
         committed = start.offsets
-        below, position = transaction.purged_below(*name), transaction.position(*name)
-        seen = None if position is None else map_of(position)
+        below = transaction.purged_below(*name)
+        seen = None if noted is None else noted.offsets
         if seen is None and self._is_of_before(transaction, name, below):
             seen = committed
         if seen is None:
@@ -325,9 +348,10 @@ class House:
         made = committed if seen is None else joined(seen, committed)
         if start.offsets is not committed:
             made = start.offsets
-        if position is None or made != seen:
-            transaction.note_position(*name, position_of(made))
-        self._seen[name] = made
+        epoch = max(start.leader_epoch, -1 if noted is None else noted.leader_epoch)
+        self._seen[name] = Seen(made, epoch)
+        if Seen.of(transaction.position(*name)) != self._seen[name]:
+            transaction.note_position(*name, position_of(made, epoch))
         self._places.assign(name, transaction.places(*name, start.offsets.base))
         return start
 
@@ -397,21 +421,20 @@ class House:
         self._places.verified_keys(len(keys))
         for name, made, verified in noted:
             self._seen[name] = made
-            self._places.verified(name, verified, made.base)
+            self._places.verified(name, verified, made.offsets.base)
 
     def _check_keys(self, transaction: Transaction, keys: Sequence[str]) -> None:
         given = set(keys) if self._retention_ms >= LEAST_RETENTION_MS else set()
         if given and (lost := len(given) - transaction.count_keys(self._identities.group, given)):
             raise StoreError(self._said_lost(f"{lost} of {len(given)} keys that were processed"))
 
-    def _noted(self, transaction: Transaction, one: Offset) -> tuple[tuple[str, int], OffsetMap, int]:
+    def _noted(self, transaction: Transaction, one: Offset) -> tuple[tuple[str, int], Seen, int]:
         topic, partition = one.name
         name = (self._identities.scope(topic), partition)
         if (last := self._seen.get(name)) is not None:
-            stored = self._check_seen(transaction, name, last)
+            stored: Seen | None = self._check_seen(transaction, name, last)
         else:
-            position = transaction.position(*name)
-            stored = None if position is None else map_of(position)
+            stored = Seen.of(transaction.position(*name))
         unverified = self._places.unverified(name)
         below = transaction.purged_below(*name) if unverified else 0
         runs = runs_of({offset for offset in unverified if offset >= below})
@@ -420,10 +443,10 @@ class House:
             raise StoreError(
                 self._said_lost(f"{lost} of {expected} records that were processed, from offset {runs[0][0]} on", one)
             )
-        made = map_of(Position(one.offset, one.metadata))
-        made = made if stored is None else joined(stored, made)
+        committed = map_of(Position(one.offset, one.metadata))
+        made = Seen(committed, one.leader_epoch) if stored is None else stored.after(committed, one.leader_epoch)
         if made != stored:
-            transaction.note_position(*name, position_of(made))
+            transaction.note_position(*name, position_of(*made))
         return name, made, len(unverified)
 
     def _said_lost(self, what: str, one: Offset | None = None) -> str:
@@ -479,10 +502,9 @@ class House:
         except Exception:  # a database that does not answer is the purge's to tell
             self._disconnect()
 
-    def _check_seen(self, transaction: Transaction, name: tuple[str, int], seen: OffsetMap) -> OffsetMap | None:
-        position = transaction.position(*name)
-        stored = None if position is None else map_of(position)
-        if stored is None or unseen(seen, stored):
+    def _check_seen(self, transaction: Transaction, name: tuple[str, int], seen: Seen) -> Seen:
+        stored = Seen.of(transaction.position(*name))
+        if stored is None or stored.has_lost(seen):
             raise StoreError(self._said_lost(f"where the group was with partition {name[1]} of {name[0]}"))
         return stored
 

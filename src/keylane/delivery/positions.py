@@ -7,8 +7,9 @@ effects too. So what the group has committed and the store has not seen may lack
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from keylane.consumer.start import cut_at
 from keylane.delivery.stores import Position
 from keylane.errors import MetadataError
 from keylane.offsets import OffsetMap, decode, encode, is_map
@@ -27,8 +28,37 @@ def map_of(position: Position) -> OffsetMap:
         return OffsetMap(position.base)
 
 
-def position_of(offsets: OffsetMap) -> Position:
-    return Position(offsets.base, encode(offsets))
+def position_of(offsets: OffsetMap, leader_epoch: int = -1) -> Position:
+    return Position(offsets.base, encode(offsets), leader_epoch)
+
+
+class Seen(NamedTuple):
+    """What a store has seen of the group's commits."""
+
+    offsets: OffsetMap
+    leader_epoch: int = -1
+    """As of the position."""
+
+    @classmethod
+    def of(cls, position: Position | None) -> Seen | None:
+        return None if position is None else cls(map_of(position), position.leader_epoch)
+
+    def cut_at(self, offset: int) -> Seen:
+        """Of a log that has other records from there on."""
+        if offset <= self.offsets.base:
+            return self._replace(offsets=OffsetMap(offset))
+        return self._replace(offsets=cut_at(self.offsets, min(offset, self.offsets.highest_completed + 1)))
+
+    def has_lost(self, before: Seen) -> bool:
+        """Whether this is what a store said before it said `before`. What a later leader has in the log replaces what
+        an earlier one had."""
+        return self.leader_epoch <= before.leader_epoch and bool(unseen(before.offsets, self.offsets))
+
+    def after(self, committed: OffsetMap, leader_epoch: int) -> Seen:
+        """Once this is about to be committed; of a log with a later leader it is all that is known."""
+        if leader_epoch > self.leader_epoch >= 0:
+            return Seen(committed, leader_epoch)
+        return Seen(joined(self.offsets, committed), max(leader_epoch, self.leader_epoch))
 
 
 def unseen(committed: OffsetMap, seen: OffsetMap) -> list[range]:

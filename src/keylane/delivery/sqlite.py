@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keylane.delivery.statements import ADD_CHECKSUM, OF_ONE, PROBES, Housekeeping, schema_of
+from keylane.delivery.statements import ADDED, OF_ONE, Housekeeping, schema_of
 from keylane.delivery.stores import Identity, Processed
 from keylane.errors import UsageError
 
@@ -119,11 +119,11 @@ class OpenSqlite:
         with self.transaction() as transaction:
             for table in schema_of("sqlite"):
                 transaction.run(table)
-            try:
-                for probe in PROBES:
+            for probe, add_column in ADDED.items():
+                try:
                     transaction.run(probe)
-            except sqlite3.OperationalError:  # a table of before there were checksums
-                transaction.run(ADD_CHECKSUM.format(bigint="integer"))
+                except sqlite3.OperationalError:  # a table of before
+                    transaction.run(add_column.format(bigint="integer"))
 
     def _write_ahead(self, give_up_at: float) -> None:
         """SQLite waits for nobody here: while another connection writes, or changes the mode as well, it is refused."""

@@ -21,16 +21,16 @@ TABLES = (
   scope text NOT NULL, part integer NOT NULL, below {bigint} NOT NULL, PRIMARY KEY (scope, part)){table_option}""",
     """CREATE TABLE IF NOT EXISTS keylane_positions (
   scope text NOT NULL, part integer NOT NULL, base {bigint} NOT NULL, offset_map text NOT NULL,
-  PRIMARY KEY (scope, part)){table_option}""",
+  leader_epoch integer NOT NULL DEFAULT -1, PRIMARY KEY (scope, part)){table_option}""",
 )
-ADD_CHECKSUM = "ALTER TABLE keylane_processed ADD COLUMN checksum {bigint}"
-"""Tables of before have none; their rows are compared with nothing."""
+ADDED = {
+    "SELECT checksum FROM keylane_processed LIMIT 0": "ALTER TABLE keylane_processed ADD COLUMN checksum {bigint}",
+    "SELECT leader_epoch FROM keylane_positions LIMIT 0": "ALTER TABLE keylane_positions ADD COLUMN leader_epoch "
+    "integer NOT NULL DEFAULT -1",
+}
+"""Columns that tables of before lack, by what fails there: their rows are compared with nothing."""
 
-PROBES = (
-    "SELECT checksum FROM keylane_processed LIMIT 0",
-    "SELECT below FROM keylane_purged LIMIT 0",
-    "SELECT base FROM keylane_positions LIMIT 0",
-)
+PROBES = (*ADDED, "SELECT below FROM keylane_purged LIMIT 0")
 """Each fails where its table, or a column of it, is missing."""
 
 
@@ -40,7 +40,8 @@ def schema_of(dialect: Literal["postgresql", "sqlite"]) -> list[str]:
         types = {"bigint": "integer", "bytes": "blob", "table_option": " WITHOUT ROWID"}
         return [one.format(**types) for one in TABLES]
     types = {"bigint": "bigint", "bytes": "bytea", "table_option": ""}
-    return [one.format(**types) for one in (*TABLES, ADD_CHECKSUM.replace("COLUMN", "COLUMN IF NOT EXISTS"))]
+    added = [one.replace("COLUMN", "COLUMN IF NOT EXISTS") for one in ADDED.values()]
+    return [one.format(**types) for one in (*TABLES, *added)]
 
 
 OF_ONE = "WHERE scope = %s AND part = %s AND at = %s AND key = %s"
@@ -97,14 +98,16 @@ class Housekeeping:
 
     def position(self, scope: str, partition: int) -> Position | None:
         found = self.run(
-            f"SELECT base, offset_map FROM keylane_positions {OF_PARTITION}{self.lock}", (scope, partition)
+            f"SELECT base, offset_map, leader_epoch FROM keylane_positions {OF_PARTITION}{self.lock}",
+            (scope, partition),
         ).fetchone()
-        return Position(int(found[0]), found[1]) if found else None
+        return Position(int(found[0]), found[1], int(found[2])) if found else None
 
     def note_position(self, scope: str, partition: int, position: Position) -> None:
         self.run(
-            "INSERT INTO keylane_positions VALUES (%s, %s, %s, %s) ON CONFLICT (scope, part) DO UPDATE SET "
-            "base = excluded.base, offset_map = excluded.offset_map",
+            "INSERT INTO keylane_positions (scope, part, base, offset_map, leader_epoch) VALUES (%s, %s, %s, %s, %s) "
+            "ON CONFLICT (scope, part) DO UPDATE SET "
+            "base = excluded.base, offset_map = excluded.offset_map, leader_epoch = excluded.leader_epoch",
             (scope, partition, *position),
         )
         # The mark is there from now on: claims may have to lock what they read of it.

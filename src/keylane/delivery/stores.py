@@ -43,6 +43,8 @@ class Position(NamedTuple):
     base: int
     offset_map: str = ""
     """As in the metadata of the commit."""
+    leader_epoch: int = -1
+    """Of the log that it was true of: the commit's, or a later one; -1 where nobody knows."""
 
 
 class Transaction(Protocol):

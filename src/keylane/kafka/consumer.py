@@ -37,6 +37,7 @@ from keylane.kafka.group_wait import GroupWait
 from keylane.kafka.instance_name import InstanceName
 from keylane.kafka.leaders import Leaders
 from keylane.kafka.letters_topic import warn_of_letters
+from keylane.kafka.log_changes import Reached, changes_of
 from keylane.kafka.logs import ANSWER_S, Logs, Patience
 from keylane.kafka.offset_server_check import check_offset_servers
 from keylane.kafka.open_wait import OpenWait
@@ -186,6 +187,17 @@ class KafkaConsumer:
         """What this member waits for while it joins its group, or cannot read on; and what nobody in its group has. Any
         thread."""
         return self._group_wait.wait or self._fetcher.open_wait.wait or self._unassigned.wait
+
+    def changes(self, starts: Sequence[Start]) -> dict[tuple[str, int], int | None]:
+        """From which offset on each log has other records than those of which its start is true; None where it has
+        none. Without the logs of which nobody can say it."""
+        reached = {
+            (one.topic, one.partition): Reached(
+                one.offsets.base, one.leader_epoch, one.log_start, one.log_end, has_map=bool(one.offsets.span)
+            )
+            for one in starts
+        }
+        return changes_of(self._pipeline.kafka, reached, self._patience.pause)
 
     def check_starts(
         self, check: Callable[[Sequence[Start]], Sequence[Start]], before_commit: Callable[[Sequence[Offset]], None]

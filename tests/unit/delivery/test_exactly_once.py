@@ -9,7 +9,7 @@ import threading
 from contextlib import contextmanager
 from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pytest
 
@@ -31,6 +31,7 @@ from keylane.consumer.work import Work, WorkRecord, with_waiting_for_store
 from keylane.delivery import SqliteStore
 from keylane.delivery import exactly_once as module
 from keylane.delivery.exactly_once import Once
+from keylane.delivery.positions import map_of
 from keylane.delivery.sqlite import SqliteTransaction
 from keylane.delivery.stores import Identity, Position
 from keylane.errors import StoreError
@@ -40,7 +41,7 @@ from kit.fakes import FakeBroker, FakeEngine
 from kit.stage import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 T0 = ("t", 0)
@@ -402,7 +403,7 @@ def test_places_without_a_checksum_are_those_of_before_and_count(replays: Replay
     assert replays.effects() == list(range(10))
 
 
-def test_tables_of_before_there_were_checksums_go_on(tmp_path: Path) -> None:
+def test_tables_of_before_there_were_checksums_and_epochs_go_on(tmp_path: Path) -> None:
     replays = Replays(tmp_path)
     with sqlite3.connect(replays.store.path) as connection:
         connection.execute(
@@ -415,6 +416,11 @@ def test_tables_of_before_there_were_checksums_go_on(tmp_path: Path) -> None:
         )
         connection.execute("INSERT INTO keylane_processed VALUES ('cluster/g/t/id of t', 0, 4, '', 1, NULL)")
         connection.execute("INSERT INTO keylane_purged VALUES ('cluster/g/t/id of t', 0, 3)")
+        connection.execute(
+            "CREATE TABLE keylane_positions (scope TEXT, part INTEGER, base INTEGER, offset_map TEXT, "
+            "PRIMARY KEY (scope, part))"
+        )
+        connection.execute("INSERT INTO keylane_positions VALUES ('cluster/g/t/id of t', 0, 3, '')")
     assert replays.run(note, base=3) is None
     assert replays.effects() == [3, 5, 6, 7, 8, 9]
 
@@ -510,6 +516,56 @@ def test_a_store_that_goes_back_under_a_member_is_noticed_before_the_next_commit
     with pytest.raises(StoreError, match="has lost where the group was with partition 0"):
         once.before_commit([Commit(T0, 4)])
     once.close()
+
+
+@pytest.mark.parametrize("rule", ["error", "rewind"])
+def test_a_store_of_before_the_log_was_cut_has_not_seen_the_records_that_are_there_now(
+    tmp_path: Path, rule: Literal["error", "rewind"]
+) -> None:
+    """It has seen as many, at the same offsets."""
+    replays = Replays(tmp_path)
+    asked: list[tuple[OffsetMap, int]] = []
+
+    def changes(starts: Sequence[Start]) -> dict[tuple[str, int], int | None]:
+        asked.extend((one.offsets, one.leader_epoch) for one in starts)
+        return {T0: 6}
+
+    def once(*, cut: bool) -> Once:
+        pipeline = replays.pipeline(note, unseen_commits=rule)
+        return Once(pipeline, "cluster", lambda topic: f"id of {topic}", changes=changes if cut else lambda _: {})
+
+    before = once(cut=False)
+    before.check([Start("t", 0, 1, OffsetMap(0), 0, 10)])
+    call(before, replays, range(8))
+    before.before_commit([Commit(T0, 5, encode(OffsetMap(5, [5], 8)), 1)])
+    before.close()
+    change_records(replays, range(6, 10))
+    of_now = Start("t", 0, 1, OffsetMap(5, [5], 8), 0, 10, leader_epoch=2)
+    after = once(cut=True)
+    if rule == "rewind":
+        (start,) = after.check([of_now])
+        assert start.offsets == OffsetMap(5)
+    else:
+        with pytest.raises(StoreError, match="has 3 offsets of t-0 complete, from 6 on, that this store has not seen"):
+            after.check([of_now])
+    assert asked == [(OffsetMap(5, [5], 8), 1)]
+    after.close()
+
+
+def test_what_a_later_leader_has_replaces_what_an_earlier_one_had(tmp_path: Path) -> None:
+    """In the store, where a member of before has nothing to complain of."""
+    replays = Replays(tmp_path)
+    old = replays.once(note)
+    old.before_commit([Commit(T0, 2, encode(OffsetMap(2, [2], 7)), 1)])
+    new = Once(replays.pipeline(note), "cluster", lambda topic: f"id of {topic}")
+    new.check([Start("t", 0, 1, OffsetMap(2), 0, 10, leader_epoch=1)])
+    new.before_commit([Commit(T0, 3, leader_epoch=2)])
+    with sqlite3.connect(replays.store.path) as connection:
+        found = connection.execute("SELECT base, offset_map, leader_epoch FROM keylane_positions").fetchall()
+    assert [(map_of(Position(*one)), one[2]) for one in found] == [(OffsetMap(3), 2)]
+    old._house._look_back()
+    for one in (old, new):
+        one.close()
 
 
 @pytest.mark.parametrize("by_key", [False, True], ids=["places", "keys"])
