@@ -345,7 +345,7 @@ class CoreEngine:
 
 def _inside(outcome: Outcome) -> CoreOutcome:
     if isinstance(outcome, Raised):
-        return Failure(outcome.error, final=outcome.final)
+        return Failure(outcome.error, final=outcome.final, halts=outcome.halts)
     if isinstance(outcome, Later):
         return CoreLater(outcome.delay_s)
     return NOT_RUN if isinstance(outcome, NotRun) else outcome

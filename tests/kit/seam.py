@@ -31,6 +31,8 @@ class Raised:
     error: BaseException
     final: bool = False
     """Whether another attempt cannot help."""
+    halts: bool = False
+    """Whether it ends the run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,8 @@ class Log:
         self.start = 0
         self.committed: Committed | None = None
         """As acknowledged, or at least applied by the broker."""
+        self.rewound: OffsetMap | None = None
+        """Where the current assignment started, in place of there."""
         self.leader = 0
         """The epoch of who leads it."""
         self.begun_at = {0: 0}
@@ -105,7 +107,7 @@ class Log:
 
     def covers(self, offset: int) -> bool:
         """Whether the group has the record complete that the log has at this offset."""
-        found = self.map()
+        found = self.map() if self.rewound is None else self.rewound
         return found is not None and found.is_complete(offset) and self._was_known(offset, self.committed)
 
     def said_by(self, entry: Entry, offset: int) -> bool:
@@ -118,17 +120,26 @@ class Log:
         record = self.records.get(offset)
         return epoch < 0 or record is None or (record.leader_epoch() or 0) <= epoch
 
+    def end_of(self, leader_epoch: int) -> int:
+        """Of the records of this epoch and those before it."""
+        later = [at for epoch, at in self.begun_at.items() if epoch > leader_epoch]
+        return max(min(later, default=self.end), self.start)
+
     def changed_from(self) -> int | None:
         """What its leader says of the committed epoch: from where on the log has other records."""
         commit = self.committed
         if commit is None or commit.leader_epoch < 0:
             return None
-        later = [at for epoch, at in self.begun_at.items() if epoch > commit.leader_epoch]
-        end = max(min(later, default=self.end), self.start)
+        end = self.end_of(commit.leader_epoch)
         if commit.offset == end and not commit.metadata:
             return None
         is_gap = end < commit.offset <= self.end and not any(end <= one < commit.offset for one in self.records)
         return commit.offset if is_gap else end
+
+    def make_anew(self) -> None:
+        """The topic is deleted, with what the group has committed of it, and made again."""
+        self.start, self.committed = 0, None
+        self.cut(0)
 
     def cut(self, offset: int) -> None:
         """Another leader, which has nothing from this offset on."""

@@ -269,6 +269,11 @@ class SimulatedWorkers:
         return Raised(ChildProcessError("simulated"))
 
     def _drawn(self, item: Item) -> Outcome:
+        """What the handler comes to; of exactly once, with its effect in the store."""
+        outcome, store = self._chosen(item), self._world.store
+        return outcome if store is None or isinstance(outcome, Raised | Later | NotRun) else store.handle(item, outcome)
+
+    def _chosen(self, item: Item) -> Outcome:
         world = self._world
         if not world.engine.may_start(item) and self._random.random() < 0.2:
             self._not_begun(item)

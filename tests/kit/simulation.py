@@ -13,6 +13,9 @@ of a partition that the user has paused, nor of a key that an operator holds or 
 `max_uncommitted`, nor faster than `rates` and limits of keys allow. 1 and 3 but for what an operator has skipped, and
 for what was replayed, which runs once more, in order, and no other record with it.
 
+With `store` each record has its effect in the store of exactly once, and has it once, though the store goes back in
+time and logs become other ones (`kit.simulated_store`).
+
 Under `delivery="at_most_once"`, instead of 1 and 3: a record begins once, in whatever process, and is committed by
 then. Under "almost_once" a crash would repeat at most as many records as may be in flight.
 
@@ -28,7 +31,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import keylane as kl
-from keylane.errors import HandlerError
+from keylane.errors import HandlerError, StoreError
 from keylane.flow.keys import KeyRule, Where
 from keylane.offsets import DispatchBound, decode, encode
 from keylane.offsets.codec import map_origin
@@ -40,6 +43,7 @@ from kit.engines import make_engine
 from kit.seam import Committed, Make, Problem, Start, Workers
 from kit.simulated_log import TOPIC, Log, Sent
 from kit.simulated_rates import KeyOracle, RateOracle
+from kit.simulated_store import SimulatedStore
 from kit.simulated_transactions import SimulatedTransactions
 from kit.simulated_workers import SimulatedWorkers
 
@@ -101,6 +105,9 @@ class Settings:
     replays: int = 0
     """How often an operator lets complete records run again; 10 is often. Not with transactions."""
     delivery: DeliveryName = "at_least_once"
+    store: int = 0
+    """How often the store of exactly once goes back in time, or the log becomes another one; 10 is often. 0: there is
+    no store, and `delivery` counts."""
     rebalances: int = 1
     """How much more often than usual partitions come and go."""
 
@@ -122,6 +129,8 @@ class Simulation:
         """Records whose handler has begun, in any process."""
         self.faults = True
         self.transactions: SimulatedTransactions | None = None
+        self.store = SimulatedStore(self) if self.settings.store else None
+        self._written = 0
         self._new_engine()
 
     def _new_engine(self) -> None:
@@ -134,7 +143,7 @@ class Simulation:
             ordering=settings.ordering,
             max_buffered_records=settings.max_buffered_records,
             retries=Retries(max_attempts=attempts, delay_ms=50, max_delay_ms=400),
-            delivery=settings.delivery,
+            delivery=settings.delivery if self.store is None else self.store.delivery(),
             on_exhausted=settings.on_exhausted,
             commit=kl.Commit(interval_ms=200, metadata_max_bytes=settings.metadata_cap, on_copied_map="run_again"),
             offset_reset="earliest",
@@ -147,6 +156,8 @@ class Simulation:
             batch=settings.batch,
             breaker=settings.breaker,
         )
+        if self.store is not None:
+            self.store.begin(self.pipeline)
         if self.transactions is not None:
             self.transactions.crash()
         self.transactions = SimulatedTransactions(self) if settings.delivery == "transactional" else None
@@ -176,6 +187,10 @@ class Simulation:
         for log in self.logs:
             self._let_go(log)
 
+    def close(self) -> None:
+        if self.store is not None:
+            self.store.close()
+
     # --- steps ---
 
     def run(self, steps: int) -> None:
@@ -199,6 +214,7 @@ class Simulation:
             (self._skip, self.settings.rules),
             (self._move, self.settings.moves),
             (self._replay, self.settings.replays * (self.settings.delivery != "transactional")),
+            (self._keep, self.settings.store),
             (self._crash, 1),
             (self._stop, 1),
         ]
@@ -214,7 +230,10 @@ class Simulation:
         plan = self.engine.plan(self.now)
         self.workers.take_back(plan.recalled)
         self._pass_over()
-        self._act(plan)
+        if self._is_noted(plan):
+            self._act(plan)
+        else:
+            self._new_engine()
         if self.engine.is_finished:
             self._ended()
 
@@ -249,6 +268,8 @@ class Simulation:
                     self.check(not left, "{}: {} were replayed, and did not run", log.name, left)
                     lost = log.records.keys() - log.done.keys() if self.settings.moves else ()
                     self.check(not lost, "{}: {} are committed, and never ran", log.name, lost)
+                if self.store is not None:
+                    self.store.check_all(self.logs)
                 return
             for step in steps:
                 self.step(step)
@@ -264,7 +285,8 @@ class Simulation:
                 log.end += self.random.randint(1, 4)  # compacted, or a control record
             keyed = self.random.random() < 0.9
             key = b"%d" % self.random.randrange(self.settings.keys) if keyed else None
-            record = PlainMessage(TOPIC, log.partition, log.end, key, b"value", leader_epoch_=log.leader)
+            self._written += 1
+            record = PlainMessage(TOPIC, log.partition, log.end, key, b"%d" % self._written, leader_epoch_=log.leader)
             log.records[log.end] = record
             if log.assigned:
                 log.todo[log.end] = record
@@ -275,6 +297,12 @@ class Simulation:
         if not free or not self.engine.is_running:
             return
         starts = [self.assigned(log) for log in self.random.sample(free, self.random.randint(1, len(free)))]
+        if self.store is not None:
+            checked = self.store.check(starts)
+            if checked is None:
+                self._new_engine()
+                return
+            starts = [self._rewound(*one) for one in zip(starts, checked, strict=True)]
         self.engine.assigned(starts, self.now)
         self.seen["assigned"] += len(starts)
 
@@ -319,6 +347,46 @@ class Simulation:
             if offset >= log.position and not log.covers(offset) and offset not in log.given_up
         }
         return Start(log.name, self._epoch, offsets, log.start, log.end, leader_epoch, is_unchecked)
+
+    def _rewound(self, start: Start, checked: Start) -> Start:
+        """A partition that starts where the store is, and not where the group is."""
+        if start.offsets == checked.offsets:
+            return start
+        log = self.logs[start.name[1]]
+        log.rewound = checked.offsets
+        log.position = max(checked.offsets.base, log.start)
+        log.acknowledged = checked.offsets.base
+        for offset in [one for one in log.records if one < log.position and not log.covers(one)]:
+            del log.records[offset]  # lost to retention
+        log.todo = {
+            offset: record for offset, record in log.records.items()
+            if offset >= log.position and not log.covers(offset)
+        }  # fmt: skip
+        self.seen["rewound"] += 1
+        return checked
+
+    def _keep(self) -> None:
+        """Something happens to the store, or to the logs that it knows."""
+        assert self.store is not None
+        choice = self.random.randrange(10)
+        log = self.random.choice(self.logs)
+        if choice < 3:
+            self.store.back_up()
+        elif choice < 5:
+            self.store.put_back()
+        elif choice < 8:
+            if not self.store.keep_house():
+                self._new_engine()
+        elif choice == 8 and not log.assigned and log.committed is not None:
+            log.cut(self.random.randint(log.start, log.end))
+            back = self.random.randint(log.start, max(log.start, min(log.end, log.committed.offset)))
+            log.committed = Committed(back)  # a folder that is put back has both
+            self.seen["put back with the log"] += 1
+        elif choice == 9 and self.random.random() < 0.2:
+            self._new_engine()
+            for log in self.logs:
+                log.make_anew()
+            self.store.make_topic_anew()
 
     def _poll(self) -> None:
         ready = [log for log in self.logs if log.assigned and not log.paused]
@@ -370,7 +438,7 @@ class Simulation:
                 self.seen["too large"] += 1
                 continue
             if applied and log.epoch == entry.epoch:  # a fenced member's commit is refused
-                log.committed = Committed(entry.offset, entry.metadata, entry.leader_epoch)
+                log.committed, log.rewound = Committed(entry.offset, entry.metadata, entry.leader_epoch), None
             if fails:
                 problems[entry.name] = Problem("simulated")
                 self.seen["commit failed"] += 1
@@ -379,6 +447,8 @@ class Simulation:
                     self.violated(f"{log.name}: the committed offset went from {log.acknowledged} to {entry.offset}")
                 log.acknowledged = entry.offset
                 log.unacknowledged = {offset for offset in log.unacknowledged if not log.said_by(entry, offset)}
+                if self.store is not None:
+                    self.store.committed(entry.name, entry.offset)
         return problems
 
     def _revoke(self) -> None:
@@ -573,6 +643,11 @@ class Simulation:
 
     # --- what the engine asks for ---
 
+    def _is_noted(self, plan: Plan) -> bool:
+        """Whether the store, which is told of commits before they are sent, is the one that it was."""
+        commits = [one for one in (plan.commit, *(answer.commit for answer in plan.revoked)) if one is not None]
+        return self.store is None or all(self.store.note(one.entries) for one in commits)
+
     def _act(self, plan: Plan) -> None:
         self.check(not plan.calls or self.now < self.engine.lease_until, "dispatched after the lease had ended")
         self.seen["lease ended"] += self.now >= self.engine.lease_until
@@ -629,11 +704,14 @@ class Simulation:
         if failure is not None:
             self.seen["halted"] += 1
             self.check(isinstance(failure, HandlerError) and "@" in str(failure), "it failed with {!r}", failure)
+            if self.store is not None and isinstance(failure.__cause__, StoreError):
+                self.store.refused(failure.__cause__)
         self._new_engine()
 
     def _let_go(self, log: Log) -> None:
         log.assigned = log.paused = False
         log.epoch = -1
+        log.rewound = None
         log.running.clear()
         log.todo.clear()
         log.unacknowledged.clear()
@@ -704,5 +782,7 @@ VARIETY = (
     Settings(moves=6, rebalances=3, ordering="unordered", keys=2, gap_share=0.3, call_s=1.0, output_share=0.05),
     Settings(moves=6, rebalances=3, delivery="at_most_once", keys=3),
     Settings(moves=6, rebalances=3, delivery="almost_once", concurrency=3, keys=20),
+    Settings(store=10, rebalances=3, on_exhausted=Halt(), failure_share=0.02),
+    Settings(store=10, moves=6, rebalances=3, on_exhausted=Halt(), failure_share=0.02, keys=3),
 )
 """Settings that together reach every branch that a schedule can reach."""

@@ -10,6 +10,12 @@ MAPS = "integration/test_maps_of_other_logs.py"
 NAMES = "unit/coordinator/replicated/test_topic_names.py"
 MOVED = "integration/test_offsets_move.py"
 
+SIMULATED = (
+    "property/engine/test_simulation.py::test_no_effect_is_lost_or_repeated_when_the_store_or_the_log_is_another_one"
+)
+PLANS = "unit/spark/test_structured_plans.py"
+SINK = "unit/spark/test_exact_protocol.py"
+
 MUTANTS = [
     Mutant(
         "guarantee 12",
@@ -108,6 +114,91 @@ MUTANTS = [
         "TopicNames.learn",
         instead("before", "_[:1]"),
         f"{NAMES}::test_another_topic_of_the_name_ends_what_was_committed",
+    ),
+    Mutant(
+        "guarantee 12",
+        "in the simulation, another record at a processed place counts as processed",
+        "checksums:checksum",
+        answer("0"),
+        SIMULATED,
+    ),
+    Mutant(
+        "guarantee 12",
+        "in the simulation, a store that lacks what the group has committed is taken for the right one",
+        "delivery.positions:unseen",
+        answer("[]"),
+        SIMULATED,
+    ),
+    Mutant(
+        "guarantee 12",
+        "in the simulation, a store that has no position is of a version that noted none",
+        "House._is_of_before",
+        answer("True"),
+        SIMULATED,
+    ),
+    Mutant(
+        "guarantee 12",
+        "in the simulation, what a store has seen is not held against the log",
+        "House._seen_of",
+        never("doubtful"),
+        SIMULATED,
+    ),
+    Mutant(
+        "guarantee 12",
+        "in the simulation, what a store has lost of what was processed is not looked for",
+        "House._noted",
+        never("lost"),
+        SIMULATED,
+    ),
+    Mutant(
+        "guarantee 12",
+        "what a later leader has is added to what an earlier one had",
+        "Seen.after",
+        never("leader_epoch"),
+        f"{STORE}::test_what_a_later_leader_has_replaces_what_an_earlier_one_had",
+    ),
+    Mutant(
+        "guarantee 12",
+        "a carried record is read in whatever log there is now",
+        "plans:Plan.spans",
+        always("offset start"),
+        f"{PLANS}::test_a_carried_record_is_read_where_it_was",
+    ),
+    Mutant(
+        "guarantee 12",
+        "a batch of an earlier run is read in whatever log there is now",
+        "KeylaneStreamReader.partitions",
+        never("_planned"),
+        "unit/spark/test_structured_source.py::test_a_plan_of_an_earlier_run_is_held_against_the_logs_of_now",
+    ),
+    Mutant(
+        "guarantee 12",
+        "a topic whose log ends where the query stands is the one that it was",
+        "Topics.ids_for",
+        always("ends next"),
+        "unit/spark/test_structured_topics.py::test_topics_are_looked_at_at_first_and_before_anything_is_read_of_them",
+    ),
+    Mutant(
+        "guarantee 12",
+        "a sink's record may lie batches behind the checkpoint",
+        "exact.protocol:check",
+        never("is_gapless"),
+        f"{SINK}::test_a_record_that_lies_batches_behind_the_checkpoint_was_put_back",
+    ),
+    Mutant(
+        "guarantee 12",
+        "a sink without a record begins anywhere",
+        "exact.protocol:check",
+        never("may_begin"),
+        f"{SINK}::test_a_record_that_is_missing_behind_the_first_batch_is_refused_unless_the_query_begins",
+    ),
+    Mutant(
+        "guarantee 12",
+        "a listener commits in another cluster",
+        "GroupCommits._compare",
+        never("there"),
+        "unit/spark/test_structured_group_commits.py::"
+        "test_nothing_is_committed_of_a_topic_that_is_another_one_in_the_groups_cluster",
     ),
     Mutant(
         "guarantee 12",

@@ -34,6 +34,7 @@ def simulate(seeds: range, steps: int) -> tuple[int, Counter[str]]:
             simulation = Simulation(seed, settings)
             simulation.run(steps)
             simulation.finish()
+            simulation.close()
             seen.update(simulation.seen)
             total += simulation.steps
     return total, seen
@@ -55,6 +56,34 @@ def test_the_guarantees_hold_on_any_schedule() -> None:
 def test_the_guarantees_hold_on_many_schedules() -> None:
     total, _ = simulate(range(1_000, 1_100), 2_000)
     assert total > 1_000_000
+
+
+def with_a_store(seeds: range, steps: int) -> Counter[str]:
+    seen: Counter[str] = Counter()
+    for seed in seeds:
+        for settings in VARIETY:
+            if settings.store:
+                simulation = Simulation(seed, settings)
+                try:
+                    simulation.run(steps)
+                    simulation.finish()
+                finally:
+                    simulation.close()
+                seen.update(simulation.seen)
+    return seen
+
+
+def test_no_effect_is_lost_or_repeated_when_the_store_or_the_log_is_another_one() -> None:
+    """Seed 0 empties a store under a member that goes on; 8 and 21 put it back to before its log was cut."""
+    seen = sum((with_a_store(range(seed, seed + 1), STEPS) for seed in (0, 8, 21)), Counter[str]())
+    refused = ("this store has not seen", "has lost", "another record", "is purged")
+    for what in (*refused, "store put back", "put back with the log", "made anew", "rewound", "forgotten"):
+        assert seen[what] > 0, f"the schedules never reached: {what}"
+
+
+@pytest.mark.soak
+def test_no_effect_is_lost_or_repeated_on_many_schedules() -> None:
+    with_a_store(range(1_000, 1_200), 1_000)
 
 
 def test_a_seed_is_a_schedule() -> None:
