@@ -328,6 +328,23 @@ def test_a_client_that_does_not_know_the_authority(broker: BrokerProcess, certif
     assert_refused(broker, settings, "certificate verify failed")
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [("sasl_password", "correct sasl.username, sasl.password"), ("ssl_ca_location", "correct ssl.ca.location")],
+)
+def test_a_wrong_password_or_authority_is_told_as_what_it_is_within_five_seconds(
+    broker: BrokerProcess, certificates: Certificates, change: str, says: str
+) -> None:
+    wrong = {"sasl_password": "guess", "ssl_ca_location": certificates.strangers_authority}[change]
+    kafka = librdkafka(certificates, "SCRAM-SHA-256", **{change: wrong})
+    kafka |= {"bootstrap.servers": broker.bootstrap, "group.id": "g"}
+    for ask in (lambda: consumed(kafka, "t"), Admin(kafka).topics, Admin(kafka).groups):
+        began = time.monotonic()
+        with pytest.raises(keylane.PeerError, match=says):
+            ask()
+        assert time.monotonic() - began < 5
+
+
 def test_a_client_without_tls(broker: BrokerProcess, certificates: Certificates) -> None:
     settings = librdkafka(certificates, "PLAIN", security_protocol="SASL_PLAINTEXT")
     assert_refused(broker, settings, "Disconnected")

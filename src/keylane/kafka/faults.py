@@ -9,6 +9,7 @@ out. Which those are is one table (`keylane.kafka.error_table`); foreign excepti
 from __future__ import annotations
 
 import logging
+import re
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -51,6 +52,9 @@ PASSING = meaning(Meaning.PASSING)
 
 NO_ANSWER = marked(Mark.NO_ANSWER)
 """No broker said anything."""
+
+LOGIN_REFUSED = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED}
+"""The name or the password is wrong."""
 
 NO_PARTITION = marked(Mark.NO_PARTITION)
 """The broker knows no such topic or partition: for some questions an answer, and no failure."""
@@ -140,6 +144,26 @@ def transaction_problem(error: KafkaError) -> CommitProblem:
     )
 
 
+_NOT_VERIFIED = re.compile(r"certificate verify failed|certificate could not be verified", re.IGNORECASE)
+_CERTIFICATE_REFUSED = re.compile(r"alert.*(certificate|unknown ca)", re.IGNORECASE)
+"""What OpenSSL says of certificates: the broker's here, and the client's there."""
+
+
+def refusal_of(error: KafkaError) -> str | None:
+    """What is wrong where a login or a certificate is refused, which asking again does not mend; None for all else."""
+    text = describe(error)
+    if error.code() in LOGIN_REFUSED:
+        return f"the broker refuses the login: correct sasl.username, sasl.password and sasl.mechanism ({text})"
+    if _CERTIFICATE_REFUSED.search(text):
+        return f"the broker refuses the client's certificate: correct ssl.certificate.location ({text})"
+    if _NOT_VERIFIED.search(text):
+        return (
+            "the broker's certificate cannot be verified: correct ssl.ca.location, or the name by which "
+            f"bootstrap.servers has the broker ({text})"
+        )
+    return None
+
+
 class Faults:
     """Decides what an error that the client reports means: it is logged once, or remembered as the consumer's end.
 
@@ -154,6 +178,8 @@ class Faults:
         """What ended the group's thread: nothing can be committed any more."""
         self.last: str | None = None
         """The last error's description, for messages about a broker that does not answer."""
+        self.refusal: str | None = None
+        """What was wrong with the last login or certificate that was refused."""
 
     def report(self, error: KafkaError, topic: str | None = None) -> None:
         """An error from the client, of a topic where it has one; `failure` is set when it is one to stop for."""
@@ -162,8 +188,9 @@ class Faults:
             text = f"topic {topic!r}: {text}"
         if self.last is None or error.code() != KafkaError._ALL_BROKERS_DOWN:
             self.last = text
+        self.refusal = refusal_of(error) or self.refusal
         if error.fatal() or error.code() in REFUSED:
-            self.fail(PeerError(f"the Kafka client cannot go on: {text}"))
+            self.fail(PeerError(refusal_of(error) or f"the Kafka client cannot go on: {text}"))
             return
         if self._repeats.is_new(error.code()):
             logger.warning("%s (will be tried again)" if error.code() in PASSING else "%s", text)

@@ -180,18 +180,22 @@ class Logs:
         return self._known()[1]
 
     def _known(self) -> tuple[dict[str, Any], str]:
-        give_up_at = monotonic() + FIRST_ANSWER_S
+        began = monotonic()
+        give_up_at = began + FIRST_ANSWER_S
         while True:
-            left_s = max(give_up_at - monotonic(), ASK_AGAIN_S)
-            timeout_s = max(left_s / 2, min(left_s, LEAST_ANSWER_S))
+            now = monotonic()  # a refusal is told after the first attempt; what is slow has more time with each
+            timeout_s = max(min(give_up_at - now, max(LEAST_ANSWER_S, now - began)), ASK_AGAIN_S)
             try:
                 found = self._client.list_topics(timeout=timeout_s)
             except KafkaException as raised:
                 error = error_of(raised)
             else:
+                self._faults.refusal = None
                 return found.topics, str(found.cluster_id)
             self._client.poll(0)  # serves the error callback, which knows more
             self._faults.raise_failure()
+            if self._faults.refusal is not None:
+                raise BrokerUnavailableError(f"{self._patience.servers!r}: {self._faults.refusal}")
             if error.code() not in PASSING or monotonic() >= give_up_at or self._patience.pause():
                 raise BrokerUnavailableError(
                     f"no Kafka broker answered at {self._patience.servers!r} within {FIRST_ANSWER_S:.0f} s "

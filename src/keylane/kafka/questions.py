@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from keylane.errors import BrokerUnavailableError, PeerError
-from keylane.kafka.faults import NO_ANSWER, NO_PARTITION, PASSING, describe, error_of
+from keylane.kafka.faults import NO_ANSWER, NO_PARTITION, PASSING, describe, error_of, refusal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,9 +51,16 @@ class LastError:
 
     def __init__(self) -> None:
         self.text: str | None = None
+        self.refusal: str | None = None
+        """What is wrong with the login or a certificate, where that is why nobody answers."""
+
+    def forget(self) -> None:
+        """The connection works."""
+        self.text = self.refusal = None
 
     def remember(self, error: KafkaError) -> None:
         """The client's error callback."""
+        self.refusal = refusal_of(error) or self.refusal
         if error.code() != KafkaError._ALL_BROKERS_DOWN or self.text is None:
             self.text = describe(error)
 
@@ -84,8 +91,11 @@ class Questions:
                 error = error_of(raised)
             else:
                 self.client.poll(0)
-                self._last_error.text = None  # the connection works; the client tells an error once, not each time
+                self._last_error.forget()  # the client tells an error once, not each time
                 return answer
+            self.client.poll(0)
+            if self._last_error.refusal is not None:
+                raise BrokerUnavailableError(f"cannot {what} at {self.servers!r}: {self._last_error.refusal}")
             said = said if error.code() in NO_ANSWER else error
             cluster_is_there = error.code() in NOT_NOW and self._look()
             if cluster_is_there:

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from keylane.errors import PeerError, UsageError
 from keylane.kafka.client_log import REPEAT_AFTER_S, ClientLog
-from keylane.kafka.faults import Faults, client_of, commit_problem, error_of
+from keylane.kafka.faults import Faults, client_of, commit_problem, error_of, refusal_of
 from keylane.kafka.settings import (
     MEMBER_DEFAULTS,
     READER_DEFAULTS,
@@ -55,6 +55,24 @@ def test_an_error_that_does_not_pass_is_raised_once(error: KafkaError) -> None:
     with pytest.raises(PeerError, match="the Kafka client cannot go on: "):
         faults.raise_failure()
     faults.raise_failure()
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "says"),
+    [
+        (KafkaError._AUTHENTICATION, "Authentication failed: invalid credentials", "correct sasl.username, "),
+        (KafkaError._SSL, "SSL routines::certificate verify failed: broker certificate could", "ssl.ca.location"),
+        (KafkaError._TRANSPORT, "SSL routines::certificate verify failed (after 1ms)", "correct ssl.ca.location"),
+        (KafkaError._SSL, "SSL routines::tlsv13 alert certificate required: SSL alert number 116", "ssl.certificate."),
+        (KafkaError._SSL, "SSL routines::tlsv1 alert unknown ca: SSL alert number 48", "correct ssl.certificate."),
+        (KafkaError._SSL, "SSL handshake failed: Disconnected", None),
+        (KafkaError._TRANSPORT, "Connection refused", None),
+    ],
+)
+def test_a_login_or_a_certificate_that_is_refused_is_told_as_what_it_is(code: int, text: str, says: str | None) -> None:
+    found = refusal_of(KafkaError(code, text))
+    assert (found is None) == (says is None)
+    assert found is None or (says is not None and says in found and text in found)
 
 
 def test_why_no_broker_answers_is_not_replaced_by_that_none_does() -> None:
