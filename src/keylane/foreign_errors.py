@@ -107,6 +107,14 @@ def judged_decoding(error: Exception) -> Exception:
     return error
 
 
+def _http_status(error: BaseException) -> int | None:
+    """Of an error of urllib, aiohttp, httpx, requests, botocore and those like them."""
+    answer = _attribute(error, "response")
+    asked = [_attribute(error, name) for name in ("status", "status_code", "code")]
+    asked += [] if answer is None else [_attribute(answer, "status_code"), _attribute(answer, "status")]
+    return next((one for one in asked if type(one) is int and 100 <= one <= 599), None)
+
+
 def _is_outage(error: BaseException) -> bool:
     status = _attribute(error, "http_status_code")  # of confluent-kafka's SchemaRegistryError; -1 for none
     if isinstance(status, int) and (status in REFUSED_FOR_NOW or status >= 500 or status < 0):
@@ -135,9 +143,9 @@ def retry_after_ms(error: BaseException) -> int | None:
     return min(max(0, *numbers), MAX_RETRY_AFTER_MS) if numbers else None
 
 
-def _attribute(error: BaseException, name: str) -> object:
+def _attribute(of: object, name: str) -> object:
     try:
-        return getattr(error, name, None)
+        return getattr(of, name, None)
     except BaseException:  # a property, or a `__getattr__`, of the user's
         return None
 
@@ -190,9 +198,13 @@ def one_line(error: BaseException) -> str:
 
 
 def logged_text_of(error: BaseException) -> str:
-    """What a log may say of it, in one line: of an error of keylane's own what it gives for that, of others nothing."""
+    """What a log may say of it, in one line: of an error of keylane's own what it gives for that, of a `Fatal` what it
+    was made with, of others the status of an HTTP answer, if they have one."""
+    if type(error) is Fatal:
+        return one_line(error)
     if not isinstance(error, KeylaneError):
-        return ""
+        status = _http_status(error)
+        return "" if status is None else f"HTTP status {status}"
     try:
         return " ".join(printable(error.logged_text).split())
     except BaseException:  # of a class of the user's that derives from ours

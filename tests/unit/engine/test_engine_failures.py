@@ -7,11 +7,12 @@ import logging
 import re
 import threading
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keylane import DeadLetter, HandlerError, Pipeline, Retries, Skip
+from keylane import DeadLetter, Fatal, HandlerError, Output, Pipeline, Retries, Skip
 from keylane.flow.failures import MOST_KINDS, OTHERS, FailureKind, FailureReport, Failures, merged
 from keylane.flow.outcomes import Failure
 from keylane.flow.workers.blocked import LoopWatch
@@ -111,6 +112,48 @@ def test_kinds_are_told_apart_by_what_was_raised_and_where(told: Told) -> None:
 def test_what_keylane_itself_says_is_told(told: Told) -> None:
     Failures().note(Failure(HandlerError("the handler returned a value of type int")), "t-0@7", 1, 100.0)
     assert told() == ["HandlerError: the first one, at t-0@7, attempt 1: the handler returned a value of type int"]
+
+
+class AnswerError(Exception):
+    """As of a client of HTTP: what it says may quote the record."""
+
+    def __init__(self, name: str, value: object) -> None:
+        super().__init__("secret")
+        setattr(self, name, value)
+
+
+@pytest.mark.parametrize("name", ["status", "status_code", "code", "response"])
+def test_the_status_of_an_answer_is_told_and_no_more_of_it(told: Told, name: str) -> None:
+    value: object = SimpleNamespace(status_code=503) if name == "response" else 503
+    Failures().note(Failure(AnswerError(name, value)), "t-0@7", 1, 100.0)
+    Failures().note(Failure(AnswerError(name, "503 secret")), "t-0@8", 1, 100.0)
+    start = "AnswerError: the first one, at t-0@"
+    assert told() == [f"{start}7, attempt 1: HTTP status 503", f"{start}8, attempt 1"]
+
+
+def test_what_a_fatal_was_made_with_is_told_and_what_a_class_made_of_it_says_is_not(told: Told) -> None:
+    own = type("OwnError", (Fatal,), {})
+    Failures().note(Failure(Fatal("no such\ncustomer")), "t-0@7", 1, 100.0)
+    Failures().note(Failure(own("secret")), "t-0@7", 1, 100.0)
+    start = "the first one, at t-0@7, attempt 1"
+    assert told() == [f"Fatal: {start}: no such customer", f"OwnError: {start}"]
+
+
+def test_a_failure_names_the_users_lines_and_none_of_keylanes(told: Told) -> None:
+    def handler(_: bytes) -> None:
+        Output("t", value={})  # type: ignore[arg-type]
+
+    found = Failures()
+    found.note(raised(handler), "t-0@7", 1, 100.0)
+    (text,) = told()
+    assert re.match(r"OutputTypeError in raised \(.*\) > handler \(test_engine_failures.py:\d+\)", text)
+    assert "records.py" not in text
+    error = raised(handler).error
+    assert error.__traceback__ is not None
+    while error.__traceback__.tb_next is not None:
+        error.__traceback__ = error.__traceback__.tb_next
+    found.note(Failure(error), "t-0@9", 1, 100.0)
+    assert found.kinds[-1].where == "", "nothing but keylane's own code"
 
 
 def test_there_is_a_bound_on_kinds(told: Told) -> None:

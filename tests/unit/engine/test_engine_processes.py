@@ -311,7 +311,7 @@ def test_what_cannot_travel_is_refused_with_the_way_out() -> None:
     def handler(record: Record) -> None:
         assert lock
 
-    with pytest.raises(UsageError, match=r"cannot travel to worker processes .* in the pipeline's `resource`"):
+    with pytest.raises(UsageError, match=r"cannot travel to worker .*: use the pipeline's `resource` for locks"):
         engine_of(handler, [b"v"])
 
 

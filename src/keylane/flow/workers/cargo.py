@@ -62,7 +62,8 @@ def pack_with_classes(what: Any, destination: str) -> Cargo:
     except Exception as error:  # whatever a user's object raises when it is pickled
         raise UsageError(
             f"the pipeline cannot travel to {destination} ({line_of(error)}): "
-            "make clients and connections in the pipeline's `resource`, and keep them out of globals that handlers use"
+            "use the pipeline's `resource` for locks, clients and connections: it is made where the handlers run; what "
+            "their closures and globals hold has to travel"
         ) from error
 
 

@@ -21,6 +21,9 @@ Place: TypeAlias = tuple[str, int, str]
 _KEYLANE = Path(__file__).parents[2]
 _AROUND = tuple(f"{_KEYLANE / folder}{os.sep}" for folder in ("flow", "consumer", "spark"))
 """Where the code lies that calls handlers."""
+_NOT_USERS = f"{_KEYLANE}{os.sep}"
+_DEMO = f"{_KEYLANE / 'demo'}{os.sep}"
+"""Its handlers are as a user's."""
 _ASYNCIO = f"{Path(asyncio.__file__).parent}{os.sep}"
 
 SHOWN = 3
@@ -28,13 +31,13 @@ SHOWN = 3
 
 
 def of_traceback(traceback: TracebackType | None) -> list[Place]:
-    """Outermost first."""
+    """Outermost first; empty where nothing but keylane's own code was at work."""
     places = []
     while traceback is not None:
         code = traceback.tb_frame.f_code
         places.append((code.co_filename, traceback.tb_lineno or 0, code.co_name))
         traceback = traceback.tb_next
-    return _users(places)
+    return [place for place in _users(places) if not _is_keylanes(place)]
 
 
 def of_thread(thread: int | None) -> list[Place]:
@@ -70,9 +73,13 @@ def text_of(places: Sequence[Place]) -> str:
 
 
 def _users(places: list[Place]) -> list[Place]:
-    """Without keylane's code, and what called it; all of them when there is nothing else."""
+    """Without keylane's code, and what called it; the innermost one when there is nothing else."""
     around = [index for index, place in enumerate(places) if place[0].startswith(_AROUND)]
     own = places[around[-1] + 1 :] if around else places
     while own and own[0][0].startswith(_ASYNCIO):  # a task that is not keylane's
         own = own[1:]
-    return own or places[-1:]
+    return [place for place in own if not _is_keylanes(place)] or places[-1:]
+
+
+def _is_keylanes(place: Place) -> bool:
+    return place[0].startswith(_NOT_USERS) and not place[0].startswith(_DEMO)
