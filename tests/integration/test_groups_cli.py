@@ -194,15 +194,20 @@ def test_a_topic_that_is_gone_takes_its_commits_along(
 
 
 def test_groups_are_listed_by_name(broker: BrokerProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    (end,) = Admin({"bootstrap.servers": broker.bootstrap}).log_ends([("flights", 0)], read_committed=False).values()
+    assert end is not None
     for group in ("list-b", "list-a"):
-        commit(broker, group, [TopicPartition("flights", 0, 1)])
+        commit(broker, group, [TopicPartition("flights", 0, 1, metadata=encode(OffsetMap(1, [1], 3)))])
     code, out, _ = keylane(capsys, "list", "--bootstrap", broker.bootstrap, "--json")
     assert code == 0
     listed = [one for one in json.loads(out)["groups"] if one["group"].startswith("list-")]
-    assert listed == [{"group": name, "state": "empty", "protocol": "classic"} for name in ("list-a", "list-b")]
+    told = {"state": "empty", "protocol": "classic", "members": 0, "lag": end - 1, "remaining": end - 3}
+    assert listed == [{"group": name} | told for name in ("list-a", "list-b")]
     code, out, _ = keylane(capsys, "list", "--bootstrap", broker.bootstrap)
     assert code == 0
-    assert ["list-a", "empty", "classic"] in [line.split() for line in out.splitlines()]
+    rows = [line.split() for line in out.splitlines()]
+    assert ["GROUP", "STATE", "PROTOCOL", "MEMBERS", "LAG", "REMAINING"] in rows
+    assert ["list-a", "empty", "classic", "0", str(end - 1), str(end - 3)] in rows
 
 
 def test_client_settings_from_a_file(broker: BrokerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -119,13 +119,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run_list(args: argparse.Namespace) -> int:
     """Show every group; returns the exit code."""
-    admin = admin_of(args)
-    groups = [{"group": one.group, "state": one.state, "protocol": one.protocol} for one in admin.groups()]
-    groups += [{"group": name, "state": state, "protocol": "share"} for name, state in admin.share_groups().items()]
+    from keylane.desk.groups import list_report
+
+    groups = list_report(admin_of(args))
     if args.json:
         say_json({"groups": groups})
     elif groups:
-        print_table(("GROUP", "STATE", "PROTOCOL"), (one.values() for one in groups))
+        headings = ("GROUP", "STATE", "PROTOCOL", "MEMBERS", "LAG", "REMAINING")
+        print_table(headings, (one.values() for one in groups), numbers=range(3, 6))
     else:
         say("no consumer groups")
     return 0

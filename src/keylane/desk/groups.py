@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keylane.errors import MetadataError, UsageError
+from keylane.kafka.admin import RefusedError
 from keylane.kafka.group_standing import offset_map_of
 from keylane.offsets import decode
 from keylane.offsets.codec import encoding_of, map_origin
@@ -28,6 +29,40 @@ def no_consumer_group(admin: Admin, group: str) -> UsageError:
             "resets and deletes it"
         )
     return UsageError(f"the group {group!r} does not exist: `keylane groups list` shows those that do")
+
+
+def list_report(admin: Admin) -> list[Report]:
+    """Every group, with how many members it has, its lag, and what remains; null where that is not known, as of share
+    groups and of one that this user may not look at. Ends are asked for all groups together."""
+    groups = admin.groups()
+    stands = {one.group: _members_and_commits(admin, one.group) for one in groups}
+    names = {name for found in stands.values() if found is not None for name in found[1]}
+    starts, ends = admin.log_starts(names), admin.log_ends(names, read_committed=False)
+    rows: list[Report] = []
+    for one in groups:
+        members, lag, remaining = None, None, None
+        if (found := stands[one.group]) is not None:
+            members, committed = found
+            parts = [
+                _partition_report(name, commit, starts[name], ends[name], None) for name, commit in committed.items()
+            ]
+            lag, remaining = _total(parts, "lag"), _total(parts, "remaining")
+        rows.append(_listed(one.group, one.state, one.protocol, members, lag, remaining))
+    return rows + [_listed(name, state, "share", None, None, None) for name, state in admin.share_groups().items()]
+
+
+def _listed(
+    group: str, state: str, protocol: str, members: int | None, lag: int | None, remaining: int | None
+) -> Report:
+    told = {"group": group, "state": state, "protocol": protocol}
+    return told | {"members": members, "lag": lag, "remaining": remaining}
+
+
+def _members_and_commits(admin: Admin, group: str) -> tuple[int, Mapping[Partition, CommittedOffset]] | None:
+    try:
+        return len(admin.describe_group(group).members), admin.committed_offsets(group)
+    except RefusedError:  # not this user's to see
+        return None
 
 
 def gather(
