@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from keylane.cli.main import build_parser
+from keylane.desk import TOKEN_VARIABLE
 from keylane.metrics.pages import EVERY_ADDRESS
 from keylane.pipeline import Pipeline
 from kit.kubernetes import faults
@@ -79,6 +80,18 @@ def test_the_containers_commands_and_probes_are_keylanes() -> None:
         assert args.metrics_port is None or args.metrics_host == EVERY_ADDRESS, "pods are scraped from outside"
         for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
             assert container[probe]["httpGet"] == {"path": path, "port": port["name"]}
+
+
+def test_members_have_a_login_and_are_operated_by_the_secret_that_the_page_makes() -> None:
+    page = (ROOT / "docs" / "clusters.md").read_text()
+    (name, made) = re.findall(r"kubectl create secret generic (\w+)((?:.*\\\n)*.*)", page)[0]
+    for one in of_kind("Deployment"):
+        (container,) = one["spec"]["template"]["spec"]["containers"]
+        assert build_parser(container["command"][1:]).parse_args(container["command"][1:]).operate
+        asked = {each["name"]: each["valueFrom"].get("secretKeyRef") for each in container["env"]}
+        for variable in ("KAFKA_USERNAME", "KAFKA_PASSWORD", TOKEN_VARIABLE):
+            assert asked[variable]["name"] == name
+            assert f"--from-literal={asked[variable]['key']}=" in made
 
 
 def test_the_drivers_settings_name_what_is_there() -> None:
