@@ -29,6 +29,8 @@ from keylane.consumer.partitions import Partition
 from keylane.consumer.snapshot import OldestRecord, Snapshot
 from keylane.coordinator.groups import states as group_states
 from keylane.coordinator.transactions import states as transaction_states
+from keylane.delivery.postgres import PostgresStore
+from keylane.delivery.sqlite import SqliteStore
 from keylane.flow.breakers import OpenBreaker
 from keylane.flow.items import Source
 from keylane.flow.workers import Histogram
@@ -46,7 +48,7 @@ WIDTH = 140
 OPTIONS = (
     keylane.Flow, keylane.Pipeline, keylane.Commit, keylane.External, keylane.Operations, keylane.Retries,
     keylane.Rates, keylane.Batch, keylane.Breaker, keylane.Threads, keylane.Processes, keylane.DeadLetter,
-    keylane.Transactional, keylane.ExactlyOnce,
+    keylane.Transactional, keylane.ExactlyOnce, SqliteStore, PostgresStore,
 )  # fmt: skip
 
 
@@ -84,10 +86,13 @@ def all_commands() -> str:
 
 
 def options(of: type) -> Iterator[tuple[str, str, str]]:
-    """Name, default and meaning of each option that the class itself has."""
-    (node,) = ast.parse(inspect.cleandoc(inspect.getsource(of))).body
-    assert isinstance(node, ast.ClassDef)
-    said = meanings(node)
+    """Name, default and meaning of each option that the class has, but for those of a class that is listed itself."""
+    said: dict[str, str] = {}
+    for base in of.__mro__:
+        if base is of or (dataclasses.is_dataclass(base) and base not in OPTIONS):
+            (node,) = ast.parse(inspect.cleandoc(inspect.getsource(base))).body
+            assert isinstance(node, ast.ClassDef)
+            said = meanings(node) | said
     for one in dataclasses.fields(of):
         if one.name in said:
             yield one.name, default(one), said[one.name]

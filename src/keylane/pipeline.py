@@ -133,8 +133,8 @@ class Commit(Periods):
     offsets. None: "run_again" under at_least_once, and "fail" under the other guarantees, which a repeat breaks."""
     metadata: Callable[[str, int, int], str] | None = None
     """Under `ordering="partition"`, where no offset map is needed: a function of (topic, partition, offset) that
-    returns what is committed with the offset, for example the name of a file with the state as of it (seed S1). It is
-    given back at the assignment (`RebalanceListener.on_metadata`). It runs on the engine's thread: keep it short."""
+    returns what is committed with the offset, for example the name of a file with the state as of it. It is given
+    back at the assignment (`RebalanceListener.on_metadata`). It runs on the engine's thread: keep it short."""
 
     def __post_init__(self) -> None:
         Periods.__post_init__(self)
@@ -180,6 +180,7 @@ class Operations:
     """What a command is signed with, and known by: of at least 16 characters, the same for all members. It is in no
     topic. None: members report, and take no commands."""
     report_interval_ms: int = 2_000
+    """How often a member reports."""
     show_keys: bool = False
     """Whether reports have the keys of records that others wait for."""
 

@@ -2,7 +2,7 @@
 
 The idea: the engine behind the seam (`kit.seam`) has no thread, clock or client, so one random source drives it and the
 world around it (a log, a group and its committed offsets, workers, a producer), step by step, and an oracle checks
-DESIGN's guarantees at every one:
+keylane's guarantees at every one:
 
 1. a commit never passes, or maps as complete, a record that is not; 2. within an assignment the acknowledged offset
 never goes back; 3. a record that an acknowledged commit had complete is not run again; 4. records of a shard never

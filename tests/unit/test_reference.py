@@ -24,3 +24,12 @@ def test_every_option_of_a_pipeline_and_of_the_broker_has_a_row() -> None:
     names = {one.name for one in dataclasses.fields(Pipeline)}
     settings = {one.name.replace("_", ".") for one in dataclasses.fields(BrokerConfig)}
     assert names | settings <= set(rows)
+
+
+def test_every_option_of_a_value_has_a_row_also_one_that_its_class_inherits() -> None:
+    for of in reference.OPTIONS:
+        listed = [base for base in of.__mro__[1:] if base in reference.OPTIONS]
+        inherited = {one.name for base in listed for one in dataclasses.fields(base)}
+        rows = {name for name, _, _ in reference.options(of)}
+        assert rows == {one.name for one in dataclasses.fields(of)} - inherited, of
+    assert "### PostgresStore\n" in reference.pipeline_options()

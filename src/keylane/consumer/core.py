@@ -5,7 +5,7 @@ client, so a seeded simulation drives it through any schedule. A record is polle
 (`keylane.flow.core`), perhaps waits for its outputs, and completes; a commit says how far that has got. What a delivery
 mode does in another way is its object's (`keylane.consumer.modes`).
 
-Guarantees (DESIGN) that live here: a commit never passes an incomplete record (1), is made of one snapshot and counts
+Guarantees that live here: a commit never passes an incomplete record (1), is made of one snapshot and counts
 when it is acknowledged (2), records of a shard never overlap (4), a completion of a closed assignment changes nothing
 (6).
 

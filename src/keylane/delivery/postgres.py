@@ -83,18 +83,17 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PostgresStore:
-    """`conninfo` as libpq takes it (`postgresql://user@host/database`). At most `connections` transactions are open at
-    once in a process; a handler waits `timeout_ms` for one, and then that is a failed attempt.
-
-    `idle_timeout_ms`: the server ends a transaction in which nothing happened for so long, so that a frozen process
-    does not keep its successor from the same record for ever; a handler that waits longer between two statements
-    fails.
-    """
+    """Keeps what is processed in PostgreSQL, beside the handler's tables."""
 
     conninfo: str = field(repr=False)
+    """As libpq takes it: `postgresql://user@host/database`."""
     connections: int = 10
+    """At most so many transactions are open at once in a process."""
     timeout_ms: int = 30_000
+    """How long a handler waits for a connection; then it is a failed attempt."""
     idle_timeout_ms: int = 60_000
+    """The server ends a transaction in which nothing happened for so long, so that a frozen process does not keep its
+    successor from the same record for ever; a handler that waits longer between two statements fails."""
 
     def open(self) -> OpenPostgres:
         psycopg, pools = _imported()

@@ -46,11 +46,12 @@ _writing_guard = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class SqliteStore:
-    """`path` is the database file, which the handler's tables are in too. `timeout_ms`: how long a transaction waits
-    for one of another process; then it is a failed attempt."""
+    """Keeps what is processed in a file of SQLite."""
 
     path: str
+    """The database, which the handler's tables are in too."""
     timeout_ms: int = 30_000
+    """How long a transaction waits for one of another process; then it is a failed attempt."""
 
     def __post_init__(self) -> None:
         if not self.path or self.path == ":memory:" or self.path.startswith("file:"):
