@@ -45,6 +45,11 @@ class FencedError(PeerError):
     """Another process has joined the group under this static member's name."""
 
 
+class ExchangedCertificatesError(PeerError):
+    """The brokers have certificates of another authority now, or take others, and so have the client's files: clients
+    that are made anew can go on."""
+
+
 class TopicDeletedError(PeerError):
     """A topic was deleted while it was read up to an ending offset; the text names what was not processed."""
 

@@ -152,16 +152,25 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_here(pipeline: Pipeline, watch: Watch, stop: StopRequest, args: argparse.Namespace) -> None:
-    """One `ParallelConsumer` in this process."""
+    """One `ParallelConsumer` in this process; another one where its clients have certificates that are exchanged."""
+    from keylane.errors import ExchangedCertificatesError
     from keylane.parallel_consumer import ParallelConsumer
 
-    with (
-        ParallelConsumer(pipeline, ending_offsets="latest" if args.available_now else None) as consumer,
-        serving(consumer, pipeline, watch, args),
-        watch.watching(consumer, f"{_what(pipeline)} in this process"),
-        stop.calling(consumer.stop),
-    ):
-        consumer.run()
+    while True:
+        try:
+            with (
+                ParallelConsumer(pipeline, ending_offsets="latest" if args.available_now else None) as consumer,
+                serving(consumer, pipeline, watch, args),
+                watch.watching(consumer, f"{_what(pipeline)} in this process"),
+                stop.calling(consumer.stop),
+            ):
+                consumer.run()
+        except ExchangedCertificatesError as error:
+            if stop.requested:
+                raise
+            watch.progress.say(f"{error}: it starts again")
+        else:
+            return
 
 
 def run_on_spark(pipeline: Pipeline, watch: Watch, stop: StopRequest, args: argparse.Namespace) -> None:
@@ -257,7 +266,10 @@ class Watch:
             finally:
                 ended.set()
                 thread.join()
-                self._last = running.snapshot()
+                last = running.snapshot()
+                if self._last is not None:  # an earlier one, whose uncommitted records this one has run
+                    last = self._last.changed({"ended_uncommitted": 0}).merge(last)
+                self._last = last
 
     @property
     def ended_uncommitted(self) -> bool:

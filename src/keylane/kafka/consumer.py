@@ -20,6 +20,7 @@ from confluent_kafka import KafkaException, Message, TopicPartition
 from keylane.consumer.ports import Polled
 from keylane.errors import PeerError
 from keylane.kafka import exact
+from keylane.kafka.certificates import CertificateWatch
 from keylane.kafka.clients import Consumer
 from keylane.kafka.faults import (
     DAMAGED,
@@ -79,6 +80,8 @@ class KafkaConsumer:
         self._groups = for_groups(pipeline.kafka)
         """Settings of whoever asks the group's coordinator."""
         self._faults = Faults()
+        self._certificates = CertificateWatch(pipeline.kafka, client_id or "keylane", self._faults.fail)
+        self._faults.on_refusal = self._certificates.refused
         self._patience = Patience(str(pipeline.kafka[SERVERS]))
         self._group_patience = self._patience
         if are_apart(pipeline.kafka):
@@ -238,6 +241,7 @@ class KafkaConsumer:
 
     def subscribe(self, listener: ConsumerListener) -> None:
         self._listener = listener
+        self._certificates.start()
         self._member.start(listener)
         if not self._pipeline.assignment:
             self._unassigned.start()
@@ -276,6 +280,7 @@ class KafkaConsumer:
         self._commits.forget()
         self._group_wait.close()
         self._unassigned.close()
+        self._certificates.close()
         self._member.close()
         self._fetcher.close()
         self._faults.raise_broken()

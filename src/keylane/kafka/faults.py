@@ -180,6 +180,8 @@ class Faults:
         """The last error's description, for messages about a broker that does not answer."""
         self.refusal: str | None = None
         """What was wrong with the last login or certificate that was refused."""
+        self.on_refusal: Callable[[], None] = lambda: None
+        """Called at each refusal."""
 
     def report(self, error: KafkaError, topic: str | None = None) -> None:
         """An error from the client, of a topic where it has one; `failure` is set when it is one to stop for."""
@@ -188,9 +190,11 @@ class Faults:
             text = f"topic {topic!r}: {text}"
         if self.last is None or error.code() != KafkaError._ALL_BROKERS_DOWN:
             self.last = text
-        self.refusal = refusal_of(error) or self.refusal
+        if (refusal := refusal_of(error)) is not None:
+            self.refusal = refusal
+            self.on_refusal()
         if error.fatal() or error.code() in REFUSED:
-            self.fail(PeerError(refusal_of(error) or f"the Kafka client cannot go on: {text}"))
+            self.fail(PeerError(refusal or f"the Kafka client cannot go on: {text}"))
             return
         if self._repeats.is_new(error.code()):
             logger.warning("%s (will be tried again)" if error.code() in PASSING else "%s", text)
