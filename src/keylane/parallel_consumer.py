@@ -26,7 +26,7 @@ from keylane.consumer.results import Complete, ResultQueue, check_stream
 from keylane.consumer.settings import apply
 from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot, Snapshot
 from keylane.consumer.streams import Stream
-from keylane.consumer.work import Work, with_waiting_for_store
+from keylane.consumer.work import Work, with_reasons
 from keylane.errors import PeerError, UsageError
 from keylane.flow.failures import log_end
 from keylane.kafka.admin import Admin
@@ -348,7 +348,7 @@ class ParallelConsumer:
             return Work()
         work = self._loop.work()
         places = self._places_that_wait()
-        return with_waiting_for_store(work, places) if places else work
+        return with_reasons(work, dict.fromkeys(places, "store")) if places else work
 
     def _tell(self, event: Change) -> None:
         with self._telling:

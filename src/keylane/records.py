@@ -422,10 +422,13 @@ class Returned:
         """What the handler got, where that is more than what was polled."""
 
 
+WaitsFor = Literal["running", "pool"]
+
+
 class Context(Generic[R]):
     """What a handler may know beside its record. `Context[Session]` has a resource of that type."""
 
-    __slots__ = ("_begin", "_entered", "_transaction", "attempt", "cancelled", "deadline", "resource")
+    __slots__ = ("_begin", "_entered", "_transaction", "_why", "attempt", "cancelled", "deadline", "resource")
 
     def __init__(
         self,
@@ -465,6 +468,15 @@ class Context(Generic[R]):
     def enter(self, value: Any) -> None:
         """keylane's: what `around` has yielded."""
         self._entered = value
+
+    @property
+    def why(self) -> WaitsFor:
+        """keylane's: what the handler waits for, as `WorkRecord.why`."""
+        return getattr(self, "_why", "running")
+
+    def wait_for(self, why: WaitsFor) -> None:
+        """keylane's: what the handler waits for; "running" once it does not."""
+        self._why = why
 
     def begin_with(self, begin: Callable[[], Any] | None) -> None:
         """keylane's: what begins the transaction, and gives its connection."""

@@ -7,7 +7,7 @@ import contextlib
 import socket
 import ssl
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
@@ -18,7 +18,7 @@ from keylane import http
 from keylane.broker.process import BrokerProcess
 from keylane.http import connecting
 from kit.http_service import Service
-from kit.stage import Stage
+from kit.stage import Stage, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -350,6 +350,31 @@ def test_waiting_for_the_pool_is_no_time_of_the_service(stage: Stage, service: S
     options = {"max_connections_per_host": 2, "timeout_ms": 400}
     snapshot = run(stage, service, options, ordering="unordered", max_concurrency=RECORDS)
     assert (snapshot.processed, snapshot.failed) == (RECORDS, 0)
+
+
+@pytest.mark.parametrize("requests", [1, 2])
+def test_what_waits_for_the_pool_is_in_the_figures_and_says_so(stage: Stage, service: Service, requests: int) -> None:
+    gate = threading.Event()
+
+    async def hang() -> web.Response:
+        await asyncio.to_thread(gate.wait, 60)
+        return web.Response()
+
+    service.answer = lambda *_: hang()
+    one = http.Request("GET", service.url)
+    calls = http.Calls(request=lambda _: one if requests == 1 else [one] * requests, max_connections_per_host=4)
+    pipeline = stage.pipeline(calls, resource=calls.pool, ordering="unordered", max_concurrency=RECORDS)
+    consumer = kl.ParallelConsumer(pipeline, ending_offsets="latest")
+    runs = threading.Thread(target=consumer.run)
+    runs.start()
+    waiting = RECORDS - 4 // requests
+    try:
+        until(lambda: consumer.snapshot().waiting_for_pool == waiting, lambda: str(consumer.snapshot()), 20)
+        assert Counter(one.why for one in consumer.work().in_hand) == {"pool": waiting, "running": RECORDS - waiting}
+    finally:
+        gate.set()
+        runs.join()
+    assert (consumer.snapshot().processed, consumer.snapshot().waiting_for_pool) == (RECORDS, 0)
 
 
 def test_a_call_knows_nothing_of_the_answers_before_it(stage: Stage, service: Service) -> None:

@@ -30,7 +30,7 @@ from keylane.consumer.partitions import Partitions
 from keylane.consumer.passing import Passings
 from keylane.consumer.revokes import Revokes
 from keylane.consumer.snapshot import Snapshot
-from keylane.consumer.work import MOST, Work
+from keylane.consumer.work import MOST, Work, with_reasons
 from keylane.errors import HandlerError, PeerError, TopicDeletedError
 from keylane.flow.core import FlowCore
 from keylane.flow.items import sources_of
@@ -434,7 +434,9 @@ class Core:
 
     def work(self, now: float) -> Work:
         """What is in hand, and what waits, and why."""
-        return Work.of(self.flow.work([one.source for one in self.partitions.open.values()], now, MOST), now)
+        work = Work.of(self.flow.work([one.source for one in self.partitions.open.values()], now, MOST), now)
+        waiting = [one for one in self._running() if one.why != "running"]
+        return with_reasons(work, {(*one.source.name, one.payload.offset()): one.why for one in waiting})
 
     def _may_dispatch(self, now: float) -> bool:
         return (

@@ -212,6 +212,9 @@ class Snapshot:
     everything waits."""
     waiting_for_store: int = 0
     """Records whose handlers wait for a connection of the store now (`ExactlyOnce`)."""
+    waiting_for_pool: int = 0
+    """Calls of the handler that wait for a place in the pool of `keylane.http.Calls` now: `max_connections`, or
+    `max_connections_per_host`, is what holds records back."""
     workers_died: int = 0
     """Worker processes that ended under a record, and were replaced."""
     concurrency: int = 0
@@ -256,6 +259,7 @@ class Snapshot:
         return cls(
             **counted,
             in_flight=len(running),
+            waiting_for_pool=sum(one.why == "pool" for one in running),
             oldest=_oldest(min(begun), now) if begun else None,
             partitions=tuple(sorted(partitions, key=lambda one: (one.topic, one.partition))),
             **gauges,
@@ -328,4 +332,6 @@ def _oldest(begun: Begun, now: float) -> OldestRecord:
 
 NUMBERS = [one.name for one in fields(Snapshot) if one.type == "int"]
 """Fields that are whole numbers."""
-_COUNTERS = [name for name in NUMBERS if name not in ("concurrency", "in_flight", "handed_over", "unseen", "buffered")]
+_GIVEN = ("concurrency", "in_flight", "waiting_for_pool", "handed_over", "unseen", "buffered")
+"""Those that `Snapshot.of` gets, or finds by itself."""
+_COUNTERS = [name for name in NUMBERS if name not in _GIVEN]

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict
 from keylane.flow.keys import MAX_CHARACTERS, Where
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable, Mapping
 
     from keylane.flow.work import Task, Why
 
 MOST = 50
 """Records of each list."""
 
-IN_HAND = ("running", "store", "queued", "delivering")
+IN_HAND = ("running", "store", "pool", "queued", "delivering")
 
 
 class WorkRecord(NamedTuple):
@@ -77,10 +77,12 @@ class Work:
         return cls(tuple(in_hand[:MOST]), tuple(waiting[:MOST]), tuple(queues[:MOST]))
 
 
-def with_waiting_for_store(work: Work, places: Collection[tuple[str, int, int]]) -> Work:
-    """The same, with those that run and wait for a connection of their store."""
-    waits = [one.why == "running" and one[:3] in places for one in work.in_hand]
-    in_hand = (one._replace(why="store") if is_so else one for one, is_so in zip(work.in_hand, waits, strict=True))
+def with_reasons(work: Work, reasons: Mapping[tuple[str, int, int], Why]) -> Work:
+    """The same, with what those wait for that run: by topic, partition and offset."""
+    in_hand = (
+        one._replace(why=reasons[one[:3]]) if one.why == "running" and one[:3] in reasons else one
+        for one in work.in_hand
+    )
     return replace(work, in_hand=tuple(in_hand))
 
 

@@ -143,14 +143,15 @@ class Calls:
         if context.resource is None:
             raise UsageError("keylane.http: the pipeline has no pool: give resource=calls.pool beside handler=calls")
         several = not isinstance(made, Request)
-        answers = await self._send_all(context.resource, list(made) if several else [made])
+        requests = list(made) if several else [made]
+        answers = await self._send_all(context.resource, requests, _Places(context))
         response: Any = answers if several else answers[0]
         if self.on_response is None:
             return [Returned(response)] * len(what) if isinstance(what, list) else Returned(response)
         result = self.on_response(what, response)
         return await result if inspect.isawaitable(result) else result
 
-    async def _send_all(self, session: aiohttp.ClientSession, requests: list[Any]) -> list[Response]:
+    async def _send_all(self, session: aiohttp.ClientSession, requests: list[Any], places: _Places) -> list[Response]:
         """All at once. When some fail, the first failure in their order, after all have ended."""
         for request in requests:
             if not isinstance(request, Request):
@@ -158,8 +159,8 @@ class Calls:
                     f"request returned {kind_of(request)}: return keylane.http.Request, a list of them, or None"
                 )
         if len(requests) == 1:
-            return [await self._send(session, requests[0])]
-        answers = await asyncio.gather(*(self._send(session, one) for one in requests), return_exceptions=True)
+            return [await self._send(session, requests[0], places)]
+        answers = await asyncio.gather(*(self._send(session, one, places) for one in requests), return_exceptions=True)
         responses = []
         for answer in answers:
             if isinstance(answer, BaseException):
@@ -167,12 +168,13 @@ class Calls:
             responses.append(answer)
         return responses
 
-    async def _send(self, session: aiohttp.ClientSession, request: Request) -> Response:
+    async def _send(self, session: aiohttp.ClientSession, request: Request, places: _Places) -> Response:
         from keylane.http.addresses import redirected, url_of
         from keylane.http.connecting import Deadline
 
         asked, url = request, url_of(request)
-        deadline = Deadline(self.timeout_ms / 1000)
+        places.want_one()
+        deadline = Deadline(self.timeout_ms / 1000, places.got_one)
         try:
             async with deadline.timeout:
                 for followed in itertools.count():
@@ -185,6 +187,8 @@ class Calls:
                     asked, url = following
         except TimeoutError as error:
             raise self._failed(asked, f"no answer within {self.timeout_ms} ms") from error
+        finally:
+            places.left_one(had_it=deadline.has_begun)
         self._check_status(response)
         return response
 
@@ -264,6 +268,30 @@ class Calls:
         if self.fatal_statuses is not None:
             return status in self.fatal_statuses
         return status in REDIRECTS or status >= FIRST_ERROR_STATUS
+
+
+class _Places:
+    """One call's requests in the pool. The call waits for the pool while they do, and none has a place. Thread safety:
+    its loop's."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._waiting = self._having = 0
+
+    def want_one(self) -> None:
+        self._change(1, 0)
+
+    def got_one(self) -> None:
+        self._change(-1, 1)
+
+    def left_one(self, *, had_it: bool) -> None:
+        """A request has ended."""
+        self._change(*(0, -1) if had_it else (-1, 0))
+
+    def _change(self, waiting: int, having: int) -> None:
+        self._waiting += waiting
+        self._having += having
+        self._context.wait_for("pool" if self._waiting and not self._having else "running")
 
 
 def retry_after_ms(value: str | None, now: float) -> int | None:

@@ -23,6 +23,7 @@ from keylane.errors import UsageError
 from keylane.http.addresses import is_public
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import SimpleNamespace
 
     from aiohttp.connector import Connection
@@ -39,20 +40,27 @@ class RefusedAddressError(OSError):
 class Deadline:
     """Of one request: it begins when the request has a place in the pool. Thread safety: its loop's."""
 
-    __slots__ = ("_timeout", "_timeout_s")
+    __slots__ = ("_begun", "_timeout", "_timeout_s")
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, begun: Callable[[], None]) -> None:
+        """`begun` is called when it begins."""
         self._timeout_s = timeout_s
         self._timeout = asyncio.timeout(None)
+        self._begun = begun
 
     @property
     def timeout(self) -> asyncio.Timeout:
         """The context in which the request runs."""
         return self._timeout
 
+    @property
+    def has_begun(self) -> bool:
+        return self._timeout.when() is not None
+
     def begin(self) -> None:
         """The first connection that the request gets, or begins to make, starts the clock."""
-        if self._timeout.when() is None:
+        if not self.has_begun:
+            self._begun()
             self._timeout.reschedule(asyncio.get_running_loop().time() + self._timeout_s)
 
 

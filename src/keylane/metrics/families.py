@@ -75,6 +75,7 @@ GAUGES = {
     "concurrency": "Calls of the handler that may run at once now",
     "stuck": "Handlers in threads that are over handler_timeout_ms, or the coroutine that blocks its loop",
     "waiting_for_store": "Records whose handlers wait for a connection of the store",
+    "waiting_for_pool": "Calls of the handler that wait for a place in the pool of HTTP calls",
 }
 """Fields of `Snapshot` that come and go."""
 

@@ -127,13 +127,16 @@ SHAPES = {
     "commit_latency": dict[str, float | list[int] | None],
 }
 """Of what a snapshot in a report has; it may have more."""
+NOT_TOLD_BEFORE = {"waiting_for_pool"}
+"""What older members do not tell."""
 
 
 def is_report(said: Said) -> bool:
     """Whether a value of the topic is a report, all through: who shows it need not look again."""
     return (
         has_shape(said, Report)
-        and all(name in said["snapshot"] and has_shape(said["snapshot"][name], SHAPES[name]) for name in SHAPES)
+        and said["snapshot"].keys() >= SHAPES.keys() - NOT_TOLD_BEFORE
+        and all(has_shape(value, SHAPES[name]) for name, value in said["snapshot"].items() if name in SHAPES)
         and has_shape(said["snapshot"]["partitions"], list[_Partition])
         and has_shape(said["holding"]["keys"], list[_Rule])
         and has_shape(said["lanes"], list[_Lane])

@@ -32,7 +32,16 @@ MISSING_S = 10.0
 job waits for a task slot, perhaps for ever; its process is gone, and its job goes on; or its process is not heard.
 Spark tells sooner how a job ended, and starts a task again within a second where there is a slot."""
 
-GAUGES = ("concurrency", "in_flight", "handed_over", "unseen", "buffered", "stuck", "waiting_for_store")
+GAUGES = (
+    "concurrency",
+    "in_flight",
+    "handed_over",
+    "unseen",
+    "buffered",
+    "stuck",
+    "waiting_for_store",
+    "waiting_for_pool",
+)
 """Numbers of a snapshot that are of now; the others count from the start."""
 
 State = Literal["launching", "connected", "running", "lost", "backing off", "removed", "ended"]

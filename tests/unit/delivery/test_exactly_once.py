@@ -27,7 +27,7 @@ from keylane import (
     UsageError,
 )
 from keylane.consumer.start import Start
-from keylane.consumer.work import Work, WorkRecord, with_waiting_for_store
+from keylane.consumer.work import Work, WorkRecord, with_reasons
 from keylane.delivery import SqliteStore
 from keylane.delivery import exactly_once as module
 from keylane.delivery.exactly_once import Once
@@ -790,7 +790,7 @@ def test_a_handler_that_waits_for_a_connection_is_told(tmp_path: Path) -> None:
             thread.start()
             until(lambda: once.places_that_wait() == {("t", 0, 0)}, "it waits for the transaction of another")
             runs = [WorkRecord("t", 0, offset, "running", 1, 5, None, 0, None) for offset in (0, 1)]
-            shown = with_waiting_for_store(Work(in_hand=tuple(runs)), once.places_that_wait())
+            shown = with_reasons(Work(in_hand=tuple(runs)), dict.fromkeys(once.places_that_wait(), "store"))
             assert [one.why for one in shown.in_hand] == ["store", "running"]
         thread.join()
     assert once.places_that_wait() == set()

@@ -19,7 +19,7 @@ from keylane.flow.failures import FailureKind
 from keylane.flow.keys import KeyRule, Where
 from keylane.kafka.membership import Seek, Target
 from keylane.operations.commands import Command, Holding
-from keylane.operations.reports import SILENT_MS, Members, key_of, value_of
+from keylane.operations.reports import NOT_TOLD_BEFORE, SILENT_MS, Members, is_report, key_of, value_of
 from keylane.operations.results import Result, read_result
 from keylane.ui.views import member_rows, work
 
@@ -163,6 +163,15 @@ def change(value: Any, data: st.DataObject) -> Any:
     if isinstance(value, list) and value and data.draw(st.integers(0, 4)):
         return [change(value[0], data), *value[1:]]
     return data.draw(ANY_JSON)
+
+
+def test_a_report_of_an_older_member_that_knows_fewer_figures_is_one() -> None:
+    said: Any = busy()
+    for name in NOT_TOLD_BEFORE:
+        del said["snapshot"][name]
+    assert is_report(said)
+    del said["snapshot"]["in_flight"]
+    assert not is_report(said)
 
 
 def test_a_report_with_something_of_everything_is_one() -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from keylane.flow.items import Carried, Source, Unit
+    from keylane.flow.work import Why
 
 
 REST_SHARE = 0.5
@@ -80,6 +81,8 @@ class Running:
     """When it began, `time.monotonic()`."""
     where: Callable[[], str]
     """What it is at now."""
+    why: Why = "running"
+    """What it waits for, where the function says so."""
 
     @property
     def name(self) -> str:

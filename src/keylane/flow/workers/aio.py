@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from keylane.flow.items import Call, Carried, Item, Source, Unit
     from keylane.flow.outcomes import Outcome
+    from keylane.flow.work import Why
     from keylane.flow.workers import Histogram, Lease
     from keylane.flow.workers.calls import Function
 
@@ -54,6 +55,11 @@ class _Begun:
     @property
     def name(self) -> str:
         return self.source.name_of(self.payload.offset())
+
+    @property
+    def why(self) -> Why:
+        """What it waits for, where it says so."""
+        return "running" if self.context is None else self.context.why
 
     @property
     def has_ended(self) -> bool:
@@ -134,7 +140,9 @@ class AsyncioWorkers:
         at = self._at
         since = self._at_since
         begun = [one for one in list(self._begun.values()) if not one.has_ended]
-        calls = [Running(one.source, one.payload, one.since, partial(self._where, one.handling)) for one in begun]
+        calls = [
+            Running(one.source, one.payload, one.since, partial(self._where, one.handling), one.why) for one in begun
+        ]
         if at is not None and all(one.payload is not at[1] for one in begun):  # it has not suspended yet
             calls.append(Running(*at, since, self._where))
         return calls
