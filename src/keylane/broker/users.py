@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING
 
 from keylane.broker.scram import Credential, credential_of
 from keylane.errors import DataFolderError, UsageError
+from keylane.foreign_json import has_shape, read_object
 from keylane.storage.sealed import seal, unseal
 from keylane.wire.scram import HASHES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 ITERATIONS = 8_192
 """Kafka takes 4,096 to 16,384."""
@@ -85,17 +86,21 @@ def read_users(path: Path) -> Users:
     if mode & 0o077:
         raise UsageError(f"users file {path}: others may read or write it (mode {mode:04o}); run: chmod 600 {path}")
     try:
-        text = data if data.startswith(b"{") else unseal(data, str(path), KIND)
-        return {
-            name: {mechanism: _credential(row[mechanism]) for mechanism in HASHES}
-            for name, row in json.loads(text).items()
-        }
+        return users_of(data if data.startswith(b"{") else unseal(data, str(path), KIND))
     except DataFolderError as error:
         raise UsageError(f"users file {error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except UsageError as error:
         raise UsageError(
-            f"users file {path}: it does not hold users with a credential for {' and '.join(HASHES)}: {error!r}"
+            f"users file {path}: it does not hold users with a credential for {' and '.join(HASHES)}: {error}"
         ) from None
+
+
+def users_of(data: bytes) -> Users:
+    """All users of a file's JSON. Raises `UsageError`, for whatever bytes."""
+    rows = read_object(data)
+    if not has_shape(rows, dict[str, dict[str, str]]):
+        raise UsageError("it is no table of texts")
+    return {name: {mechanism: _credential(name, mechanism, row) for mechanism in HASHES} for name, row in rows.items()}
 
 
 def add_user(path: Path, name: str, password: str) -> bool:
@@ -153,9 +158,13 @@ def _credential_text(credential: Credential) -> str:
     return f"salt={salt},stored_key={stored_key},server_key={server_key},iterations={credential.iterations}"
 
 
-def _credential(text: str) -> Credential:
-    fields = dict(piece.split("=", 1) for piece in text.split(","))
-    salt, stored_key, server_key = (
-        base64.b64decode(fields[name], validate=True) for name in ("salt", "stored_key", "server_key")
-    )
-    return Credential(salt, stored_key, server_key, int(fields["iterations"]))
+def _credential(name: str, mechanism: str, row: Mapping[str, str]) -> Credential:
+    """Raises `UsageError`. What it holds is not shown: it is a secret."""
+    try:
+        fields = dict(piece.split("=", 1) for piece in row[mechanism].split(","))
+        salt, stored_key, server_key = (
+            base64.b64decode(fields[one], validate=True) for one in ("salt", "stored_key", "server_key")
+        )
+        return Credential(salt, stored_key, server_key, int(fields["iterations"]))
+    except (ValueError, KeyError):
+        raise UsageError(f"{mechanism} of {name!r} is missing, or no credential") from None

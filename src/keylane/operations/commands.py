@@ -21,8 +21,8 @@ from keylane.consumer.passing import Passing
 from keylane.consumer.settings import Settings
 from keylane.errors import UsageError
 from keylane.flow.keys import MOST_RULES, KeyRule, Where
+from keylane.foreign_json import read_object
 from keylane.kafka.membership import Replay, Seek, Target
-from keylane.operations.foreign import read_object
 from keylane.options import Rates, check_whole
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import Literal, NotRequired, TypedDict, cast
 from keylane.consumer.snapshot import NUMBERS, OldestRecord, PartitionSnapshot, Wait
 from keylane.consumer.work import WorkDict  # noqa: TC001 - `has_shape` looks at the type
 from keylane.errors import UsageError
+from keylane.foreign_json import has_shape, read_object
 from keylane.operations.commands import VERSION, HoldingDict, Said
-from keylane.operations.foreign import has_shape, read_object
 from keylane.operations.results import Result, read_result
 
 PREFIX = b"member:"

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, get_type_hints
 
 from keylane.errors import UsageError
+from keylane.foreign_json import has_shape, read_object
 from keylane.operations.commands import VERSION, Name, Verb
-from keylane.operations.foreign import has_shape, read_object
 
 if TYPE_CHECKING:
     from keylane.operations.commands import Command

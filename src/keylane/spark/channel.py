@@ -34,18 +34,19 @@ import struct
 import threading
 import time
 from dataclasses import dataclass
-from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from keylane.consumer.commits import Told
 from keylane.consumer.snapshot import Snapshot
 from keylane.errors import PeerError
+from keylane.foreign_errors import line_of, logged_line_of, short_class_of
 from keylane.spark.reports import Heard, Report, Sent
+from keylane.telling import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from keylane.consumer.commits import Told
     from keylane.consumer.outputs import ResultsRule
     from keylane.consumer.settings import Change
     from keylane.flow.outcomes import NotRun
@@ -167,6 +168,24 @@ class Moved:
 Ships: TypeAlias = "Show | Void | Told"
 """What user code in the driver is to see."""
 Order: TypeAlias = Go | Ask | Moved | Literal["stop", "left"]
+FROM_LANES = (Report, Answer, Show, Void, Told)
+FROM_DRIVER = (Go, Ask, Moved, str)
+
+
+class UnreadableMessageError(ConnectionError):
+    """What the other end said is no message of this channel."""
+
+
+def read_message(data: bytes, kinds: tuple[type, ...]) -> Any:
+    """One message, of these kinds. Its sender has proved the key. Raises `UnreadableMessageError` for anything else,
+    whatever it does when it is unpickled: another keylane may have sent it."""
+    try:
+        said = pickle.loads(data)
+    except Exception as error:
+        raise UnreadableMessageError(f"it cannot be unpickled: {short_class_of(error)}") from error
+    if type(said) not in kinds:
+        raise UnreadableMessageError(f"it is {kind_of(said)}, and no message of lanes")
+    return said
 
 
 class Messages:
@@ -241,7 +260,7 @@ class DriverEnd:
         if not received:
             raise EOFError
         self.last_heard = time.monotonic()
-        said = [pickle.loads(one) for one in self._messages.take(received)]  # its sender has proved the key
+        said = [read_message(one, FROM_LANES) for one in self._messages.take(received)]
         return [self._heard.take(one) if isinstance(one, Report) else one for one in said]
 
     def close(self) -> None:
@@ -369,9 +388,15 @@ class DriverSocket:
         """One thread for each new connection: its end proves the key, and says hello."""
         try:
             connection = _authenticated(accepted, self.address.key, first=deliver_challenge, then=answer_challenge)
-            end = DriverEnd(connection, connection.recv())
-        except (OSError, EOFError, AuthenticationError) as error:
-            logger.warning("refused a connection from %s that did not prove the query's key: %r", peer, error)
+        except Exception as error:  # of `multiprocessing`, which asserts and decodes what strangers send
+            told = logged_line_of(error)
+            logger.warning("refused a connection from %s that did not prove the query's key: %s", peer, told)
+            return
+        try:
+            end = DriverEnd(connection, read_message(connection.recv_bytes(), (Hello,)))
+        except (OSError, EOFError) as error:
+            logger.warning("refused a connection from %s that did not say which lane it is: %r", peer, error)
+            connection.close()
             return
         with self._lock:
             if not self._closed:
@@ -385,10 +410,13 @@ class DriverSocket:
         try:
             for message in end.receive():
                 self._deliver(_event(end, message))
+        except UnreadableMessageError as error:  # one lane's message must not end the thread of all
+            logger.error("what %s said cannot be taken (%s): its socket is closed", end, error)  # noqa: TRY400 - ours
+            return False
         except (OSError, EOFError) as error:
             logger.debug("lane %d's socket is closed: %r", end.hello.lane, error)
             return False
-        except Exception:  # one lane's message must not end the thread of all
+        except Exception:  # as above: a report that does not follow the one before
             logger.exception("what %s said cannot be taken: its socket is closed", end)
             return False
         return True
@@ -418,10 +446,10 @@ class LaneEnd:
             self._sending = threading.Lock()
             self._sent = Sent()
             self._connection.send(hello)
-        except (OSError, EOFError, AuthenticationError) as error:
+        except Exception as error:  # as at the other end
             raise PeerError(
                 f"lane {hello.lane} on {hello.host} does not reach its driver at {address.host}:{address.port} "
-                f"({error}): executors must be able to connect to the driver's host (spark.driver.host)"
+                f"({line_of(error)}): executors must be able to connect to the driver's host (spark.driver.host)"
             ) from error
 
     def receive(self, timeout_s: float) -> Order | None:
@@ -429,7 +457,7 @@ class LaneEnd:
         try:
             if not self._connection.poll(timeout_s):
                 return None
-            order: Order = self._connection.recv()
+            order: Order = read_message(self._connection.recv_bytes(), FROM_DRIVER)
         except (OSError, EOFError) as error:
             raise ConnectionError(f"the driver is gone: {error!r}") from error
         return order

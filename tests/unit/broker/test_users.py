@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from keylane.broker.scram import has_password
-from keylane.broker.users import UsersFile, add_user, read_users, remove_user
+from keylane.broker.users import UsersFile, add_user, read_users, remove_user, users_of
 from keylane.errors import UsageError
 
 if TYPE_CHECKING:
@@ -98,3 +102,24 @@ def test_no_altered_byte_is_believed_and_a_file_without_a_checksum_is_read(tmp_p
     assert read_users(path) == users
     remove_user(path, "alice")
     assert path.read_bytes().startswith(b"keylane users 1 ")
+
+
+TEXTS = st.text(max_size=5) | st.sampled_from(["salt=AA==,stored_key=AA==,server_key=AA==,iterations=8192", "salt=A"])
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(TEXTS | st.sampled_from(["SCRAM-SHA-256", "SCRAM-SHA-512"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@given(st.binary(max_size=60) | ANY_JSON.map(lambda value: json.dumps(value).encode()))
+@example(b'{"alice":' + b"[" * 100_000)
+@example(b'{"alice": {"SCRAM-SHA-256": "iterations=' + b"9" * 10_000 + b'"}}')
+@example(b'{"\\ud800": {}}')
+def test_whatever_a_users_file_holds_it_is_read_or_refused(data: bytes) -> None:
+    with suppress(UsageError):
+        users = users_of(data)
+        assert all(row.keys() == {"SCRAM-SHA-256", "SCRAM-SHA-512"} for row in users.values())

@@ -126,6 +126,12 @@ def _base_and_count(batch: bytes) -> tuple[int, int]:
     return fields[0], fields[12]
 
 
+def _not_ours(error: Exception) -> RecordFormatError:
+    if isinstance(error, RecordFormatError):
+        return error
+    return RecordFormatError(f"a batch of another form ({type(error).__name__}: {error})")
+
+
 class Replayer:
     """Applies batches, in the journal's order, to an image."""
 
@@ -135,7 +141,14 @@ class Replayer:
         self._prefixes: dict[bytes, tuple[str, str]] = {}
 
     def replay(self, partition: int, batch: bytes) -> None:
-        """A batch of this offsets partition. Raises `RecordFormatError` for one that the coordinator did not write."""
+        """A batch of this offsets partition. Raises `RecordFormatError` for one that the coordinator did not write, and
+        nothing else: others may write to a replicated log."""
+        try:
+            self._replay(partition, batch)
+        except Exception as error:
+            raise _not_ours(error) from error
+
+    def _replay(self, partition: int, batch: bytes) -> None:
         if partition < 0:
             self._image.note(partition, read_header(batch).max_timestamp, records_of(batch), batch)
             return
@@ -148,13 +161,19 @@ class Replayer:
 
     def replay_newest(self, partition: int, batches: Iterable[bytes]) -> None:
         """Some that follow each other, as `replay` would one by one, in a quarter of the time where commits are of few
-        partitions: of each the last one alone goes into the table. Raises `RecordFormatError`."""
+        partitions: of each the last one alone goes into the table. Raises `RecordFormatError`, and nothing else."""
+        try:
+            self._replay_newest(partition, batches)
+        except Exception as error:
+            raise _not_ours(error) from error
+
+    def _replay_newest(self, partition: int, batches: Iterable[bytes]) -> None:
         newest: dict[bytes, tuple[int, bytes | None]] = {}
         for batch in batches:
             plain = b"" if batch[_ATTRIBUTES] & ~CODEC_MASK else _unpacked(batch)
             if not plain or _begins_with_run(plain):
                 self._put_newest(newest)
-                self.replay(partition, batch)
+                self._replay(partition, batch)
                 continue
             others: list[tuple[int, bytes, bytes | None]] = []
             for log_offset, key, value in records_of(plain):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import struct
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -71,10 +70,13 @@ def salvage_snapshot(filesystem: FileSystem, folder: str, number: int) -> int:
     file = filesystem.open_append(snapshot_path(folder, number))
     try:
         for chunk in snapshot_format.read_chunks(file, number=number, partitions=partitions, skip=damaged.append):
-            if chunk.kind == snapshot_format.ENDS:
-                ends = snapshot_format.decode_ends(chunk)
-            elif chunk.kind != snapshot_format.END:
-                snapshot_format.load_chunk(chunk, image)
+            try:
+                if chunk.kind == snapshot_format.ENDS:
+                    ends = snapshot_format.decode_ends(chunk)
+                elif chunk.kind != snapshot_format.END:
+                    snapshot_format.load_chunk(chunk, image)
+            except JournalDamagedError as error:
+                damaged.append(error)
     except DataFolderError as error:  # behind it nothing can be read
         damaged.append(error)
     finally:
@@ -127,10 +129,8 @@ class _Checker:
 
     def check_snapshot(self, number: int) -> None:
         file = self._filesystem.open_append(snapshot_path(self._folder, number))
-        position = 0
         try:
             for chunk in snapshot_format.read_chunks(file, number=number, partitions=self._partitions):
-                position = chunk.position
                 if chunk.kind == snapshot_format.ENDS:
                     self._ends |= zip(self._ends, snapshot_format.decode_ends(chunk), strict=False)
                 elif chunk.kind != snapshot_format.END:
@@ -139,8 +139,8 @@ class _Checker:
         except JournalDamagedError as error:
             self.findings.append(Finding(file.path, "damaged", file.size, error.position, error.reason))
             self._knows_ends = False
-        except (DataFolderError, struct.error, ValueError) as error:
-            self.findings.append(Finding(file.path, "damaged", file.size, position, str(error)))
+        except DataFolderError as error:
+            self.findings.append(Finding(file.path, "damaged", file.size, 0, str(error)))
             self._knows_ends = False
         finally:
             file.close()

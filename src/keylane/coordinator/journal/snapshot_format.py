@@ -18,6 +18,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from crc32c import crc32c
@@ -38,7 +39,7 @@ from keylane.coordinator.offsets.store import TopicOffsets
 from keylane.coordinator.offsets.transactional import Waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence, Sized
 
     from keylane.coordinator.journal.image import Image
     from keylane.coordinator.offsets.store import OneOffset
@@ -66,6 +67,7 @@ _COUNTS = struct.Struct(">QQ")
 
 
 class Chunk(NamedTuple):
+    path: str
     position: int
     kind: int
     partition: int
@@ -164,7 +166,7 @@ def read_chunks(
             position += _CHUNK.size + length
             count += 1
             continue
-        chunk = Chunk(position, kind, partition, payload)
+        chunk = Chunk(file.path, position, kind, partition, payload)
         position += _CHUNK.size + length
         if kind == END:
             if position != file.size:
@@ -188,29 +190,49 @@ def payload_at(file: AppendFile, position: int, length: int) -> bytes:
     return chunk[CHUNK_HEAD_SIZE:]
 
 
+@contextmanager
+def _refused_as_damage(chunk: Chunk) -> Iterator[None]:
+    """Whatever a chunk holds whose checksum holds: what this release would not have written is damage."""
+    try:
+        yield
+    except Exception as error:
+        raise JournalDamagedError(chunk.path, chunk.position, str(error) or type(error).__name__) from error
+
+
 def load_chunk(chunk: Chunk, image: Image) -> None:
-    """Put what a chunk holds into the image."""
-    if chunk.kind == OFFSETS:
-        for group, topic, kept_offsets in sections(chunk.payload):
-            image.store.restore(group, topic, kept_offsets)
-    elif chunk.kind == KEPT:
-        for partition, key, kept in kept_records(chunk.payload):
-            image.kept[partition, key] = kept
-    elif chunk.kind == TRANSACTIONAL:
-        for row in waiting_offsets(chunk.payload):
-            image.transactional.put(*row)
-    elif chunk.kind == TOMBSTONES:
-        image.tombstones += tombstone_batches(chunk.payload)
+    """Put what a chunk holds into the image. Raises `JournalDamagedError`."""
+    with _refused_as_damage(chunk):
+        if chunk.kind == OFFSETS:
+            for group, topic, kept_offsets in sections(chunk.payload):
+                image.store.restore(group, topic, kept_offsets)
+        elif chunk.kind == KEPT:
+            for partition, key, kept in kept_records(chunk.payload):
+                image.kept[partition, key] = kept
+        elif chunk.kind == TRANSACTIONAL:
+            for row in waiting_offsets(chunk.payload):
+                image.transactional.put(*row)
+        elif chunk.kind == TOMBSTONES:
+            image.tombstones += tombstone_batches(chunk.payload)
 
 
 def decode_ends(chunk: Chunk) -> list[int]:
-    return list(struct.unpack(f">{len(chunk.payload) // 8}q", chunk.payload))
+    """Raises `JournalDamagedError`."""
+    with _refused_as_damage(chunk):
+        return list(struct.unpack(f">{len(chunk.payload) // 8}q", chunk.payload))
 
 
 def decode_entries(chunk: Chunk) -> int:
-    """Committed offsets in the snapshot, from its last chunk."""
-    entries: int = _COUNTS.unpack(chunk.payload)[0]
+    """Committed offsets in the snapshot, from its last chunk. Raises `JournalDamagedError`."""
+    with _refused_as_damage(chunk):
+        entries: int = _COUNTS.unpack(chunk.payload)[0]
     return entries
+
+
+def _end_of(data: Sized, at: int, size: int) -> int:
+    """Where so many bytes end. Raises `ValueError` where there are fewer: a slice would be silently shorter."""
+    if size > len(data) - at:
+        raise ValueError(f"{size} bytes are due {at} bytes into a chunk's payload, and {len(data) - at} are left")
+    return at + size
 
 
 def sections(payload: bytes) -> Iterator[tuple[str, str, OneOffset | TopicOffsets]]:
@@ -220,10 +242,10 @@ def sections(payload: bytes) -> Iterator[tuple[str, str, OneOffset | TopicOffset
     while at < len(data):
         group_size, topic_size, count, beside_count = _SECTION.unpack_from(data, at)
         at += _SECTION.size
-        group = str(data[at : at + group_size], "utf-8")
-        at += group_size
-        topic = str(data[at : at + topic_size], "utf-8")
-        at += topic_size
+        begin, at = at, _end_of(data, at, group_size)
+        group = str(data[begin:at], "utf-8")
+        begin, at = at, _end_of(data, at, topic_size)
+        topic = str(data[begin:at], "utf-8")
         if count == 1 and not beside_count:
             partition, offset, timestamp_ms, leader_epoch, log_offset = _ONE_ROW.unpack_from(data, at)
             at += _ONE_ROW.size
@@ -231,17 +253,16 @@ def sections(payload: bytes) -> Iterator[tuple[str, str, OneOffset | TopicOffset
             continue
         columns = Columns(array("i"), array("q"), array("q"), array("i"), array("q"))
         for column in columns:
-            size = count * column.itemsize
-            column.frombytes(data[at : at + size])
-            at += size
+            begin, at = at, _end_of(data, at, count * column.itemsize)
+            column.frombytes(data[begin:at])
             if sys.byteorder == "big":
                 column.byteswap()
         beside: dict[int, tuple[str, int]] = {}
         for _ in range(beside_count):
             partition, expires, size = _BESIDE.unpack_from(data, at)
             at += _BESIDE.size
-            beside[partition] = (str(data[at : at + size], "utf-8"), expires)
-            at += size
+            begin, at = at, _end_of(data, at, size)
+            beside[partition] = (str(data[begin:at], "utf-8"), expires)
         yield group, topic, TopicOffsets(columns, beside)
 
 
@@ -251,10 +272,10 @@ def kept_records(payload: bytes) -> Iterator[tuple[int, bytes, Kept]]:
     while at < len(payload):
         partition, offset, timestamp_ms, key_size, value_size = _KEPT.unpack_from(payload, at)
         at += _KEPT.size
-        key = payload[at : at + key_size]
-        at += key_size
-        yield partition, key, Kept(offset, timestamp_ms, payload[at : at + value_size])
-        at += value_size
+        begin, at = at, _end_of(payload, at, key_size)
+        key = payload[begin:at]
+        begin, at = at, _end_of(payload, at, value_size)
+        yield partition, key, Kept(offset, timestamp_ms, payload[begin:at])
 
 
 def waiting_offsets(payload: bytes) -> Iterator[tuple[Owner, OffsetKey, Waiting]]:
@@ -263,12 +284,12 @@ def waiting_offsets(payload: bytes) -> Iterator[tuple[Owner, OffsetKey, Waiting]
     while at < len(payload):
         partition, producer_id, log_offset, key_size, value_size = _WAITING.unpack_from(payload, at)
         at += _WAITING.size
-        key = decode_key(payload[at : at + key_size])
+        begin, at = at, _end_of(payload, at, key_size)
+        key = decode_key(payload[begin:at])
         if not isinstance(key, OffsetKey):
             raise RecordFormatError("an offset of a transaction that has no offset's key")
-        at += key_size
-        yield (partition, producer_id), key, Waiting(log_offset, decode_offset_value(payload[at : at + value_size]))
-        at += value_size
+        begin, at = at, _end_of(payload, at, value_size)
+        yield (partition, producer_id), key, Waiting(log_offset, decode_offset_value(payload[begin:at]))
 
 
 def tombstone_batches(payload: bytes) -> Iterator[Tombstones]:
@@ -277,5 +298,5 @@ def tombstone_batches(payload: bytes) -> Iterator[Tombstones]:
     while at < len(payload):
         partition, timestamp_ms, size = _BATCH.unpack_from(payload, at)
         at += _BATCH.size
-        yield Tombstones(partition, timestamp_ms, payload[at : at + size])
-        at += size
+        begin, at = at, _end_of(payload, at, size)
+        yield Tombstones(partition, timestamp_ms, payload[begin:at])

@@ -11,11 +11,10 @@ Thread safety: the event loop's thread; files are read and written in the execut
 from __future__ import annotations
 
 import asyncio
-import struct
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from keylane.coordinator.formats import RecordFormatError, journal_partitions, partition_for
+from keylane.coordinator.formats import journal_partitions, partition_for
 from keylane.coordinator.journal import snapshot_format
 from keylane.coordinator.journal.compacted_view import CompactedView, Place
 from keylane.coordinator.journal.headers import SNAPSHOT, JournalDamagedError, encode_header
@@ -207,16 +206,12 @@ class Snapshots:
         places: list[Place] = []
         ends: list[int] = []
         for chunk in snapshot_format.read_chunks(file, number=number, partitions=self._partitions):
-            try:
-                if chunk.kind == snapshot_format.ENDS:
-                    ends = snapshot_format.decode_ends(chunk)
-                elif chunk.kind == snapshot_format.END:
-                    self._entries = snapshot_format.decode_entries(chunk)
-                else:
-                    snapshot_format.load_chunk(chunk, self._image)
-            except (struct.error, ValueError, RecordFormatError) as error:
-                # Its checksum holds, but this release did not write it.
-                raise JournalDamagedError(file.path, chunk.position, str(error)) from error
+            if chunk.kind == snapshot_format.ENDS:
+                ends = snapshot_format.decode_ends(chunk)
+            elif chunk.kind == snapshot_format.END:
+                self._entries = snapshot_format.decode_entries(chunk)
+            else:
+                snapshot_format.load_chunk(chunk, self._image)
             places.append(Place(chunk.kind, chunk.partition, chunk.position, len(chunk.payload)))
         wanted = len(journal_partitions(self._partitions))
         if len(ends) == wanted - 1:  # of a version without share groups

@@ -1,6 +1,7 @@
-"""What others may write into topics of operations: read by functions that raise nothing but their own refusal. Pure.
+"""JSON that others may write (in topics of operations, in the users file): read by functions that raise nothing but
+their own refusal. Pure.
 
-Members, operators and strangers write there. A value that is not what its reader expects is passed over, whatever it
+Members, operators and strangers write it. A value that is not what its reader expects is passed over, whatever it
 holds: numbers without end, text that has no bytes, a depth that no program follows, fields of other types.
 """
 
