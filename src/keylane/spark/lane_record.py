@@ -45,6 +45,7 @@ GAUGES = (
 """Numbers of a snapshot that are of now; the others count from the start."""
 
 State = Literal["launching", "connected", "running", "lost", "backing off", "removed", "ended"]
+Shown = State | Literal["not heard"]
 Goal = Literal["run", "move", "leave"]
 
 
@@ -53,7 +54,8 @@ class LaneStatus:
     """One lane, as `LaneQuery.lanes` shows it."""
 
     lane: int
-    state: State
+    state: Shown
+    """`not heard`: it runs as far as anybody knows, and has said nothing for long."""
     pid: int | None
     """The Python worker's process id on `host`; None while no process runs the lane."""
     host: str | None
@@ -82,6 +84,7 @@ class LaneRecord:
     since: float = 0.0
     """When the state was entered, in monotonic seconds; for `backing off`, when to start again."""
     warned: bool = False
+    """The log says what is wrong with it in this state: it has no slot for long, or is not heard."""
     goal: Goal = "run"
     """`move`: it was told to stop, and starts again elsewhere. `leave`: it was told to stop, and is removed."""
     given_up: bool = False
@@ -120,6 +123,10 @@ class LaneRecord:
     def is_over(self) -> bool:
         """Nothing of it runs, and nothing will by itself."""
         return self.state in ("removed", "ended")
+
+    @property
+    def shown_state(self) -> Shown:
+        return "not heard" if self.state == "running" and self.warned else self.state
 
     @property
     def has_job(self) -> bool:
@@ -195,12 +202,12 @@ class LaneRecord:
     @property
     def status(self) -> LaneStatus:
         hello = None if self.end is None else self.end.hello
-        shown = (self.state, hello, self.executor_id, self.launches, self.restarts.in_window, self.partitions)
+        shown = (self.shown_state, hello, self.executor_id, self.launches, self.restarts.in_window, self.partitions)
         if self._status is None or shown != self._shown:
             self._shown = shown
             self._status = LaneStatus(
                 lane=self.lane,
-                state=self.state,
+                state=self.shown_state,
                 pid=None if hello is None else hello.pid,
                 host=None if hello is None else hello.host,
                 executor_id=self.executor_id,

@@ -98,7 +98,7 @@ class Publisher:
 
     def publish(self, *, ending: bool) -> None:
         """A view of a query that runs."""
-        running = sum(lane.state == "running" for lane in self._lanes)
+        running = sum(lane.shown_state == "running" for lane in self._lanes)
         present = sum(lane.state != "removed" for lane in self._lanes)
         message = "Stopping lanes" if ending else f"{running} of {present} lanes running"
         missing = "" if ending else missing_lanes(self._lanes, time.monotonic())

@@ -659,8 +659,9 @@ def test_a_lane_that_is_not_heard_is_named_before_it_is_given_up(
     monkeypatch.setattr(lane_record, "MISSING_S", 0.3)
     query = queries(session_timeout_s=600.0)
     heard, silent = query.all_running()
-    named = "2 of 2 lanes running; lane 1: not heard for"
+    named = "1 of 2 lanes running; lane 1: not heard for"
     query.until(reporting(heard, lambda: named in query.handle.status["message"]))
+    assert query.states() == ["running", "not heard"]
     assert "lane 1: not heard for" in str(query.handle.health().unready)
     query.until(reporting(heard, lambda: len(query.handle.recentProgress) > 5))
     assert caplog.text.count("lane 1 of group g: process 100 on host has not been heard for") == 1

@@ -173,7 +173,7 @@ function membersTable() {
     columns: [
       { id: "member", title: "Member", kind: "name", draw: (td, row) => { say(td, row.isLane ? `lane ${row.lane}` : row.client ? `${row.client} · ${row.member}` : row.member); put(td, "title", row.member ?? ""); } },
       { id: "host", title: "Host", show: "mid", draw: (td, row) => drawHost(td, row) },
-      { id: "heard", title: "Heard", draw: (td, row) => { say(td, row.isLane ? row.state : heard(row)); td.classList.toggle("bad", row.silent === true || row.state === "backing off" || row.state === "lost"); } },
+      { id: "heard", title: "Heard", draw: (td, row) => { say(td, row.isLane ? row.state : heard(row)); td.classList.toggle("bad", row.silent === true || ["backing off", "lost", "not heard"].includes(row.state)); } },
       { id: "in_flight", title: "In flight", num: true, cell: (row) => (row.in_flight === undefined ? "" : `${count(row.in_flight)} / ${count(row.concurrency)}`) },
       { id: "buffered", title: "Buffered", num: true, show: "mid", cell: (row) => number(row.buffered) },
       { id: "processed", title: "Processed", num: true, cell: (row) => number(row.processed) },
