@@ -60,6 +60,8 @@ class StandaloneCluster:
         self.workers: list[subprocess.Popen[bytes]] = []
         self.url = ""
         """What a session takes as its master, once `start` has returned."""
+        self._host_of: dict[int, str] = {}
+        """By the worker's process id."""
         self._count = workers
         self._hosts = hosts
         self._cores = cores
@@ -98,16 +100,23 @@ class StandaloneCluster:
         for number, worker in enumerate(self.workers):
             self._told(f"worker-{number}", "Successfully registered with master (.*)", worker)
 
-    def add_worker(self, *, wait: bool = True) -> subprocess.Popen[bytes]:
-        """One more node."""
+    def add_worker(self, *, wait: bool = True, host: str | None = None) -> subprocess.Popen[bytes]:
+        """One more node; without `host` on the next one."""
         name = f"worker-{len(self.workers)}"
         size = ["--cores", str(self._cores), "--memory", f"{self._memory_mb}m"]
-        host = self._hosts[len(self.workers) % len(self._hosts)]
+        host = host or self._hosts[len(self.workers) % len(self._hosts)]
         made = self._spawn(name, host, "--webui-port", "0", "--work-dir", str(self.folder / name), *size, self.url)
         self.workers.append(made)
+        self._host_of[made.pid] = host
         if wait:
             self._told(name, "Successfully registered with master (.*)", made)
         return made
+
+    def replace_dead(self) -> None:
+        """Each host whose node has died and that has none now gets another one."""
+        alive = {self._host_of[one.pid] for one in self.workers if one.poll() is None}
+        for host in set(self._hosts) - alive:
+            self.add_worker(host=host)
 
     def decommission(self, worker: subprocess.Popen[bytes]) -> None:
         """What a cluster manager does to a node that it takes away (`spark.decommission.enabled` must be set)."""

@@ -3,8 +3,8 @@
 Arguments: MASTER SERVERS TOPIC OUTPUT FOLDER [goes-on] [OPTION=VALUE …], the options of its sink. It ends when all is
 written; with goes-on it runs until it is killed. The data source is keylane's own, in a class of this file: it looks
 before and after each of the sink's requests to Kafka, at each of a task's steps and after a commit whether the test
-wants somebody dead there. `FOLDER/die` says where and whom: `End:before:2 driver` (or `worker`, `executor`). For
-`broker` the program stands still there until the test, which kills it, has made `FOLDER/go`.
+wants somebody dead there. `FOLDER/die` says where and whom: `End:before:2 driver` (or `worker`, `executor`, `node`).
+For `broker` the program stands still there until the test, which kills it, has made `FOLDER/go`.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ class WatchedWriter(DataSourceStreamArrowWriter):
 
 
 def reached(point: str, seen: dict[str, int]) -> None:
+    import contextlib
     import os
     import signal
     import time
@@ -111,7 +112,20 @@ def reached(point: str, seen: dict[str, int]) -> None:
     if whom == "executor":  # a worker's parent is its daemon
         daemon = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
         os.kill(int(daemon[1]), signal.SIGKILL)
+    if whom == "node":  # all that Spark's Worker has started is in its session
+        others = [int(one.name) for one in Path("/proc").glob("[0-9]*") if int(one.name) != os.getpid()]
+        for pid in others:
+            with contextlib.suppress(ProcessLookupError):
+                if os.getsid(pid) == os.getsid(0):
+                    os.kill(pid, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def told(folder: Path) -> dict[str, str]:
+    """What `reached` goes by, in this process; the settings by which executors have it, too."""
+    names = {FOLDER: str(folder), DRIVER: str(os.getpgrp())}
+    os.environ.update(names)
+    return {f"spark.executorEnv.{name}": value for name, value in names.items()}
 
 
 async def copy(row: Any) -> tuple[bytes, bytes]:
@@ -121,9 +135,8 @@ async def copy(row: Any) -> tuple[bytes, bytes]:
 def main() -> None:
     master, servers, topic, output, place, *options = sys.argv[1:]
     folder = Path(place)
-    os.environ[FOLDER], os.environ[DRIVER] = str(folder), str(os.getpgrp())
     settings = {"spark.ui.enabled": "false", "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
-    spark = kl.spark.session(master, "keylane exactly once", **settings)
+    spark = kl.spark.session(master, "keylane exactly once", **settings, **told(folder))
     spark.dataSource.register(WatchedSource)
     source = {"kafka.bootstrap.servers": servers, "subscribe": topic, "startingOffsets": "earliest"}
     goes_on = "goes-on" in options
