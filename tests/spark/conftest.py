@@ -91,6 +91,27 @@ def connect_server(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter with every package of this one but keylane."""
+    packages = next(path for path in sys.path if path.endswith("site-packages"))
+    made = tmp_path_factory.mktemp("python") / "python"
+    made.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {sys.executable} -S "$@"\n')
+    made.chmod(0o755)
+    return made
+
+
+@pytest.fixture(scope="module")
+def zipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """keylane as one zip file, as a wheel that was renamed for `--py-files` is."""
+    archive = tmp_path_factory.mktemp("zip") / "keylane.zip"
+    package = Path(kl.__file__).parent
+    with zipfile.ZipFile(archive, "w") as made:
+        for file in package.rglob("*.py"):
+            made.write(file, Path("keylane") / file.relative_to(package))
+    return archive
+
+
+@pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder that jobs are submitted from: a virtual environment, its archive, and modules of the program's own."""
     folder = tmp_path_factory.mktemp("submit")

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import sys
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,16 +35,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, java: None) -> Iterator[St
 
 
 @pytest.fixture(scope="module")
-def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter with every package of this one but keylane."""
-    packages = next(path for path in sys.path if path.endswith("site-packages"))
-    made = tmp_path_factory.mktemp("python") / "python"
-    made.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {sys.executable} -S "$@"\n')
-    made.chmod(0o755)
-    return made
-
-
-@pytest.fixture(scope="module")
 def spark(jvm: None, cluster: StandaloneCluster, bare_python: Path) -> Iterator[SparkSession]:
     """A session whose executors do not have keylane."""
     settings = {
@@ -62,17 +51,6 @@ def spark(jvm: None, cluster: StandaloneCluster, bare_python: Path) -> Iterator[
     made = kl.spark.session(cluster.url, "keylane cluster tests", **settings)
     yield made
     made.stop()
-
-
-@pytest.fixture(scope="module")
-def zipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """keylane as one zip file, as a wheel that was renamed for `--py-files` is."""
-    archive = tmp_path_factory.mktemp("zip") / "keylane.zip"
-    package = Path(kl.__file__).parent
-    with zipfile.ZipFile(archive, "w") as made:
-        for file in package.rglob("*.py"):
-            made.write(file, Path("keylane") / file.relative_to(package))
-    return archive
 
 
 @pytest.fixture(scope="module")

@@ -110,6 +110,57 @@ def test_what_a_client_cannot_have_is_refused_by_name(connect_server: ConnectSer
         kl.spark.start(work.pipeline(), client, lanes=1)
 
 
+ARTIFACTS = """
+import os
+import sys
+import keylane as kl
+from keylane.spark import parallel_map
+from pyspark.sql import SparkSession
+
+remote, folder, servers, group, topic, output, *artifacts = sys.argv[1:]
+spark = SparkSession.builder.remote(remote).getOrCreate()
+spark.addArtifacts(*artifacts, pyfile=True)
+
+def on_lane(record):
+    from rules import doubled
+    return kl.Output(output, value=b"%d" % doubled(int(record.value)))
+
+def of_row(row):
+    from rules import doubled
+    return {"n": doubled(row.id)}
+
+pipeline = kl.Pipeline(kafka={"bootstrap.servers": servers, "group.id": group}, topics=[topic], handler=on_lane,
+                       offset_reset="earliest")
+query = kl.spark.start(pipeline, spark, lanes=2, trigger={"availableNow": True})
+query.awaitTermination()
+spark.range(20).write.parquet(folder + "/in")
+rows = spark.readStream.schema("id long").parquet(folder + "/in").transform(parallel_map(of_row, "n long"))
+stream = rows.writeStream.option("checkpointLocation", folder + "/checkpoint").trigger(availableNow=True)
+stream.format("parquet").start(folder + "/out").awaitTermination()
+print(query.snapshot().processed, sorted(row.n for row in spark.read.parquet(folder + "/out").collect()))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("has_keylane", [True, False])
+def test_lanes_and_rows_of_streams_import_what_came_as_an_artifact(
+    java: None, work: Any, tmp_path: Path, bare_python: Path, zipped: Path, has_keylane: bool
+) -> None:
+    """A module of one's own, and keylane itself where the server has all packages but this one."""
+    (tmp_path / "rules.py").write_text("def doubled(number):\n    return 2 * number\n")
+    artifacts = [str(tmp_path / "rules.py"), *([] if has_keylane else [str(zipped)])]
+    work.fill(40)
+    with ConnectServer(tmp_path / "server.log", python=None if has_keylane else str(bare_python)) as server:
+        names = [server.url, str(tmp_path), work.servers, work.group, work.topic, work.output]
+        command = [sys.executable, "-c", ARTIFACTS, *names, *artifacts]
+        done = subprocess.run(
+            command, env=os.environ | {SHOWN: "1"}, capture_output=True, text=True, timeout=300, check=False
+        )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == f"40 {[2 * number for number in range(20)]}"
+
+
 HIDDEN = """
 import sys
 
