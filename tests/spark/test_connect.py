@@ -173,7 +173,7 @@ sys.meta_path.insert(0, Hidden())
 """
 
 
-def test_a_server_without_keylane_is_named(tmp_path: Path) -> None:
+def test_a_server_without_keylane_is_named(tmp_path: Path, work: Any) -> None:
     """Its client has it, so that Spark's own words would have the user look there."""
     (tmp_path / "sitecustomize.py").write_text(HIDDEN)
     python = tmp_path / "python3"
@@ -191,16 +191,23 @@ for use in (lambda: spark.read.format("keylane"), lambda: spark.readStream.forma
         use()
     except keylane.UsageError as error:
         print(error)
+kafka = {"bootstrap.servers": sys.argv[2], "group.id": "g"}
+pipeline = keylane.Pipeline(kafka=kafka, topics=[sys.argv[3]], handler=print)
+try:
+    keylane.spark.start(pipeline, spark, lanes=1).awaitTermination()
+except keylane.UsageError as error:
+    print(error)
 """
     with ConnectServer(tmp_path / "server.log", python=str(python)) as server:
-        command = [sys.executable, "-c", program, server.url]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+        command = [sys.executable, "-c", program, server.url, work.servers, work.topic]
+        done = subprocess.run(
+            command, env=os.environ | {SHOWN: "1"}, capture_output=True, text=True, timeout=200, check=False
+        )
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stdout.splitlines()
-    assert len(lines) == 3
-    assert all(
-        "the server of this Spark Connect session plans it, and its Python does not have" in one for one in lines
-    )
+    planned = "the server of this Spark Connect session plans it, and its Python does not have"
+    assert [planned in one for one in lines] == [True, True, True, False], lines
+    assert lines[3].startswith("the executors' Python cannot import keylane")
 
 
 LOCAL = """

@@ -242,7 +242,7 @@ def name_silent(lanes: Sequence[LaneRecord], group: str, now: float) -> None:
         if lane.state != "running" or lane.end is None:
             continue
         is_silent = lane.idle_s(now) > MISSING_S
-        if is_silent and not lane.warned:
+        if is_silent and not lane.warned and not lane.given_up:
             logger.warning(
                 "lane %d of group %s: process %d on %s has not been heard for %.0f s",
                 *(lane.lane, group, lane.end.hello.pid, lane.end.hello.host, MISSING_S),

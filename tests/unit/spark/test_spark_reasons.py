@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
-from keylane.errors import UsageError
+from keylane.errors import PeerError, UsageError
 from keylane.spark import acknowledged, versions
+from keylane.spark import session as start_session
+from keylane.spark.jobs import JobFailure, failure_of_job
 from keylane.spark.reasons import reason_of
 
 TOO_LITTLE = "java.lang.IllegalArgumentException: System memory 100 must be at least 471859200."
@@ -34,6 +39,26 @@ def test_what_python_raised_is_the_last_line_of_its_traceback() -> None:
     traceback = f'Traceback (most recent call last):\n  File "worker.py", line 1, in main\n    loads(obj)\n{raised}\n'
     text = f"{LOST}: {traceback}\n\tat org.apache.spark.api.python.Runner.run(Runner.scala:1)\n"
     assert reason_of(text) == f"{LOST}: {raised}"
+
+
+def test_a_lane_that_may_run_nowhere_says_why() -> None:
+    """`spark.excludeOnFailure`: each executor has failed its task once."""
+    headline, reason = "Job aborted due to stage failure:", "Aborting TaskSet 0.0: it cannot run anywhere."
+    error = RuntimeError(f"{headline}\n{reason}\nMost recent failure:\nLost task 0.1")
+    assert failure_of_job(error, lambda: False, "the executors'") == JobFailure("died", f"{headline} {reason}")
+
+
+def test_a_setting_that_the_session_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError(f"An error occurred while calling None.org.apache.spark.JavaSparkContext.\n: {TOO_LITTLE}\n")
+
+    module = sys.modules["keylane.spark.session"]  # whose function has its name
+    monkeypatch.setattr(module, "_launch_environment", lambda local: {})  # noqa: ARG005 - its name
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuse)
+    with pytest.raises(PeerError) as raised:
+        start_session("local[2]")
+    assert str(raised.value) == f"Spark did not start with master 'local[2]': {TOO_LITTLE}"
 
 
 def test_one_line_stays() -> None:
