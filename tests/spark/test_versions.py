@@ -18,7 +18,7 @@ import pytest
 
 import keylane as kl
 from keylane.kafka.bulk import BulkProducer, read_to_end
-from keylane.spark import parallel_map
+from keylane.spark import acknowledged, parallel_map
 from keylane.spark.versions import ADMISSION, ARROW_STREAM_SINKS, DATA_SOURCES, TASK_CPUS, installed, version_of
 
 if TYPE_CHECKING:
@@ -235,6 +235,8 @@ def test_what_this_spark_lacks_is_refused_by_name(spark: SparkSession, work: Any
         for one in (spark.read, spark.readStream, spark.range(1).write):
             with pytest.raises(kl.UsageError, match=r'format\("keylane"\) needs Spark 4.0, .*GroupCommits'):
                 one.format("keylane")
+        with pytest.raises(kl.UsageError, match=r"acknowledged\(…\) needs Spark 4\.0, .*GroupCommits"):
+            acknowledged(print)
     elif not ARROW_STREAM_SINKS.here:
         options = {"kafka.bootstrap.servers": work.servers, "topic": work.output, "delivery": "exactly_once"}
         writer = (
