@@ -210,7 +210,7 @@ MUTANTS = [
     Mutant(
         "guarantee 12",
         "a start of the broker counts its leader epoch up by one",
-        "LeaderEpochs.next",
+        "LeaderEpochs._above_last",
         begin("self._last += 1\nreturn self._last"),
         "unit/broker/test_leader_epochs.py::test_a_folder_that_was_put_back_gets_an_epoch_that_it_never_had",
     ),
