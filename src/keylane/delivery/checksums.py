@@ -75,15 +75,16 @@ def compare(log: Iterable[tuple[int, int]], log_start: int, log_end: int, kept: 
             if had != ABSENT:
                 others.append(offset)
     cut = sorted(offset for offset in kept.places if offset >= log_end)
+    lost = [offset for offset in _unseen_of(kept, log_start, log_end) if offset not in kept.places]
     if not (others or cut or kept.below > log_end):
-        lost = [offset for offset in _unseen_of(kept, log_start, log_end) if offset not in kept.places]
         return Comparison(missing=lost)
     first_other = others[0] if others else log_end
     if same_below < kept.same_below <= first_other:  # else the group is wrong about this log
         same_below = kept.same_below
         behind = [offset for offset in behind if offset >= min(same_below, kept.below)]  # the others are purged
     unsure = sum(offset < min(first_other, kept.below) for offset in behind)
-    return Comparison(same_below, behind, unsure, [*others, *cut])
+    missing = [offset for offset in lost if offset < same_below] + behind
+    return Comparison(same_below, missing, unsure, [*others, *cut])
 
 
 def _unseen_of(kept: Kept, log_start: int, log_end: int) -> Iterable[int]:

@@ -309,8 +309,8 @@ class House:
                 raise unavailable(self._store, failed) from failed
 
     def _seen_of(self, transaction: Transaction, starts: Sequence[Start]) -> Mapping[tuple[str, int], Seen | None]:
-        """By topic and partition, what the store has seen of the logs as they are now: a store that is behind may know
-        one that was cut since then."""
+        """By topic and partition, what the store has seen of the logs as they are: one that is behind the group,
+        or ahead of it, may know one that was cut since then."""
         found = {
             (one.topic, one.partition): Seen.of(transaction.position(self._identities.scope(one.topic), one.partition))
             for one in starts
@@ -318,7 +318,9 @@ class House:
         doubtful = [
             replace(one, offsets=seen.offsets, leader_epoch=seen.leader_epoch)
             for one in starts
-            if (seen := found[one.topic, one.partition]) is not None and seen.leader_epoch not in (-1, one.leader_epoch)
+            if (seen := found[one.topic, one.partition]) is not None
+            and seen.leader_epoch >= 0
+            and (seen.leader_epoch != one.leader_epoch or unseen(seen.offsets, one.offsets))
         ]
         for name, change in self._changes(doubtful).items() if doubtful else ():
             if (seen := found[name]) is not None and change is not None:

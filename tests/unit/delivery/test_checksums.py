@@ -73,6 +73,12 @@ def test_what_a_restored_store_has_lost_is_missing() -> None:
     assert (found.same_below, found.missing) == (None, list(range(30, 100)))
 
 
+def test_what_a_restored_store_has_lost_is_missing_of_a_log_that_is_another_one_too() -> None:
+    """Beside it, a record was processed that proves the log, and not that the store has all before it."""
+    found = compare(log(60, 40), 0, 100, kept([*range(30), 50, 99], 0, 30, OffsetMap(60)))
+    assert (found.same_below, found.missing, found.stale) == (51, [*range(30, 50), *range(51, 100)], [99])
+
+
 def test_what_an_emptied_store_has_lost_is_missing_as_far_as_the_log_has_it() -> None:
     found = compare([], 40, 100, kept([], committed=OffsetMap(60, [70], 80)))
     assert found.missing == [*range(40, 70), *range(71, 81)]

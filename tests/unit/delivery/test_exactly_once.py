@@ -552,6 +552,20 @@ def test_a_store_of_before_the_log_was_cut_has_not_seen_the_records_that_are_the
     after.close()
 
 
+def test_a_store_that_is_ahead_of_its_group_forgets_what_was_cut(tmp_path: Path) -> None:
+    """The commit that it was told of never came to the broker."""
+    replays = Replays(tmp_path)
+    before = replays.once(note)
+    before.before_commit([Commit(T0, 5, encode(OffsetMap(5, [5], 8)), 1)])
+    before.close()
+    after = Once(replays.pipeline(note), "cluster", lambda topic: f"id of {topic}", changes=lambda _: {T0: 6})
+    after.check([Start("t", 0, 1, OffsetMap(4), 0, 6, leader_epoch=1)])
+    after.close()
+    with sqlite3.connect(replays.store.path) as connection:
+        (found,) = connection.execute("SELECT base, offset_map FROM keylane_positions").fetchall()
+    assert map_of(Position(*found)) == OffsetMap(5)
+
+
 def test_what_a_later_leader_has_replaces_what_an_earlier_one_had(tmp_path: Path) -> None:
     """In the store, where a member of before has nothing to complain of."""
     replays = Replays(tmp_path)
