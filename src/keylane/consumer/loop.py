@@ -337,6 +337,15 @@ class Loop:
                     self._intake_closed = True
 
     def _close(self) -> None:
+        try:
+            self._end_all()
+        except BaseException as error:  # who waits for the end is told, whatever it is
+            logger.exception("the engine's end failed")
+            self._core.note(error)
+        finally:
+            self.ended.set()
+
+    def _end_all(self) -> None:
         closed = self._workers.close(WORKERS_CLOSE_S)
         for name in closed.still_running:
             logger.error("closed while the handler still ran on %s; its thread is left behind", name)
@@ -356,4 +365,3 @@ class Loop:
         self._intake.join()
         self._core.failures.end(monotonic())
         self._last_snapshot = self._snapshot(monotonic())
-        self.ended.set()

@@ -111,6 +111,17 @@ def test_everything_is_run_once_in_order_and_committed(ordering: Any, is_async: 
     assert engine.consumer.closed
 
 
+def test_an_end_that_fails_is_told_and_is_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    defect = RuntimeError("a defect")
+
+    def end_of_failures(_: object, now: float) -> None:
+        raise defect
+
+    with FakeEngine(pipeline(Seen()), broker(10), ending_offsets={T0: 10}) as engine:
+        monkeypatch.setattr("keylane.flow.failures.Failures.end", end_of_failures)
+        assert ended(engine) is defect
+
+
 def test_retries_outputs_and_dead_letters_end_to_end() -> None:
     def work(record: Record) -> Any:
         if record.offset % 10 == 3:
