@@ -107,7 +107,9 @@ class Log:
 
     def covers(self, offset: int) -> bool:
         """Whether the group has the record complete that the log has at this offset."""
-        found = self.map() if self.rewound is None else self.rewound
+        if self.rewound is not None:
+            return self.rewound.is_complete(offset)
+        found = self.map()
         return found is not None and found.is_complete(offset) and self._was_known(offset, self.committed)
 
     def said_by(self, entry: Entry, offset: int) -> bool:
