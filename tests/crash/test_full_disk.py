@@ -422,7 +422,9 @@ async def forget(_name: str) -> None:
 
 async def open_registry(filesystem: SimulatedFileSystem) -> TopicRegistry:
     open_data_folder(filesystem, "/data", 1)
-    registry = TopicRegistry(filesystem, "/data", BrokerConfig(), InlineExecutor(), lambda: 0, new_epoch=lambda: 1)
+    registry = TopicRegistry(
+        filesystem, "/data", BrokerConfig(), InlineExecutor(), lambda: 0, epoch_of_topic=lambda _: 1
+    )
     registry.load(None)
     await registry.finish_interrupted(forget)
     return registry

@@ -46,7 +46,7 @@ class Told:
 
 async def open_registry(filesystem: SimulatedFileSystem, told: Told) -> TopicRegistry:
     open_data_folder(filesystem, DATA, 1)
-    registry = TopicRegistry(filesystem, DATA, BrokerConfig(), InlineExecutor(), lambda: 0, new_epoch=lambda: 1)
+    registry = TopicRegistry(filesystem, DATA, BrokerConfig(), InlineExecutor(), lambda: 0, epoch_of_topic=lambda _: 1)
     registry.load(None)
 
     async def forget(name: str) -> None:

@@ -1,10 +1,9 @@
-"""Leader epochs: one for each start of the broker and for each topic that is made, and never the same one twice.
+"""Leader epochs: one for each start of the broker, and one for each topic that is made anew, never the same one twice.
 
 A counter in the data folder would count up to the same numbers again once an older copy of the folder is put back, and
 readers would take the new records for those that they have read. So an epoch is the time, in ticks; the folder only
 keeps it from going back when the clock does. Where the clock is behind, a start goes on by a random step: a copy that
-is put back then takes another one. Topics go on by one: a thousand that are made at once run minutes ahead of the
-clock, and not days.
+is put back then takes another one. Other topics have the epoch of the start, so that epochs stay beside the clock.
 """
 
 from __future__ import annotations
@@ -52,9 +51,10 @@ class LeaderEpochs:
         write_sealed(self._filesystem, self._path, KIND, epoch)
         return epoch
 
-    def next(self) -> int:
-        """For a topic: higher than all before. Raises `DataFolderError` when there is none."""
-        return self._above_last(1)
+    def of_topic(self, is_another: bool) -> int:
+        """Of partitions that are made; a topic whose name one had that was removed since the start gets a new one.
+        Raises `DataFolderError` when there is none."""
+        return self._above_last(1) if is_another else self._last
 
     def _above_last(self, step: int) -> int:
         """The time, or by so much more than the last one where the clock is behind."""

@@ -68,7 +68,7 @@ class Node:
         self.leader_epoch = 0
         """Of this start."""
         self.topics = TopicRegistry(
-            filesystem, folder.path, config, self.executor, clock, new_epoch=self._leader_epochs.next
+            filesystem, folder.path, config, self.executor, clock, epoch_of_topic=self._leader_epochs.of_topic
         )
         self._cleaning = Cleaning(
             self.topics,

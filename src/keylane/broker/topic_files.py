@@ -72,7 +72,7 @@ class TopicFiles:
         config: BrokerConfig,
         executor: Executor,
         clock: Callable[[], int],
-        new_epoch: Callable[[], int],
+        epoch_of_topic: Callable[[bool], int],
     ) -> None:
         self.registry_path = f"{folder}/{data_folder.REGISTRY}"
         self._filesystem = filesystem
@@ -81,7 +81,9 @@ class TopicFiles:
         """The broker's options, as they are now."""
         self._executor = executor
         self._clock = clock
-        self._new_epoch = new_epoch
+        self._epoch_of_topic = epoch_of_topic
+        self._removed: set[str] = set()
+        """Names of topics that were removed since the start."""
 
     def configure(self, config: BrokerConfig) -> None:
         """These are the broker's options from now on."""
@@ -149,8 +151,9 @@ class TopicFiles:
     def _make(self, topic: Topic, names: list[str]) -> list[PartitionLog]:
         options = log_options(topic.values)
         folders = [f"{self._logs_folder}/{name}" for name in names]
+        epoch = self._epoch_of_topic(topic.name in self._removed)
         try:
-            logs = create_logs(self._filesystem, folders, options, self._executor, self._new_epoch())
+            logs = create_logs(self._filesystem, folders, options, self._executor, epoch)
         except DiskFullError:
             self.remove_folders(folders)
             raise
@@ -159,6 +162,7 @@ class TopicFiles:
 
     def remove_logs(self, topic: Topic) -> None:
         """Remove what there is of the topic's folders, durably."""
+        self._removed.add(topic.name)
         self.remove_folders([f"{self._logs_folder}/{name}" for name in topic.log_names])
 
     def remove_folders(self, folders: Iterable[str]) -> None:

@@ -72,10 +72,10 @@ class TopicRegistry:
         executor: Executor,
         clock: Callable[[], int],
         *,
-        new_epoch: Callable[[], int],
+        epoch_of_topic: Callable[[bool], int],
     ) -> None:
-        """`new_epoch`: gives a leader epoch for new partitions."""
-        self._files = TopicFiles(filesystem, folder, config, executor, clock, new_epoch)
+        """`epoch_of_topic`: gives the leader epoch of new partitions; see `LeaderEpochs.of_topic`."""
+        self._files = TopicFiles(filesystem, folder, config, executor, clock, epoch_of_topic)
         self._executor = executor
         self._topics: dict[str, Topic] = {}
         self._partition_counts: dict[str, int] = {}

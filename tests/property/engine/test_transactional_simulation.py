@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SETTINGS = [
-    replace(one, delivery="transactional") for one in VARIETY if not one.results and one.delivery == "at_least_once"
+    replace(one, delivery="transactional")
+    for one in VARIETY
+    if not one.results and not one.store and one.delivery == "at_least_once"
 ]
 
 

@@ -128,6 +128,12 @@ class World:
                 before_commit=lambda _: None,
             )
 
+    def look(self, _: object) -> None:
+        """Of `Starts`: no partition is new."""
+
+    def forget(self, _: str) -> None:
+        """The same: a topic was deleted."""
+
     def give(self, *names: tuple[str, int]) -> None:
         self._call_back("on_assign", names)
 
