@@ -19,6 +19,7 @@ from keylane.errors import HandlerError
 from keylane.flow.workers import Meter
 from keylane.foreign_errors import line_of
 from keylane.offsets import DispatchBound, Encoding, OffsetMap, encode, is_map
+from keylane.pipeline import Commit
 from keylane.telling import kind_of, size_in_utf8
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ LEAST_GAP_S = 0.1
 
 AFTER_FAILURE_S = 0.5
 """Time from a failed commit to the next one: a broker that restarts is not hurried."""
+
+RENEWAL_S = 600.0
+"""Age of the last commit of partitions that are assigned by hand at which it is made again. Their group has no members,
+so brokers count `offsets.retention.minutes` (7 days; a day before Apache Kafka 2.0) from the commit on."""
 
 MAX_UNHEARD = 10_000
 """Records and commits that may wait for `on_committed` and `on_commit` before nothing new is started: more than a usual
@@ -117,6 +122,8 @@ class Commits:
         self._counters = counters
         self._last = 0.0
         self._sent_at = 0.0
+        self._renews = bool(pipeline.assignment) and isinstance(pipeline.commit, Commit)
+        self._renewed_at = 0.0
         self._may_put_off = may_put_off
         """Whether a map over the cap may wait; in a transaction its outputs would be seen without it, so that the
         broker has to say whether it takes the map."""
@@ -132,7 +139,18 @@ class Commits:
 
     def started(self, now: float) -> None:
         """The first interval begins."""
-        self._last = now
+        self._last = self._renewed_at = now
+
+    @property
+    def renewal_at(self) -> float | None:
+        """When commits that have nothing new to say are made again; None where a group's members keep them."""
+        return self._renewed_at + RENEWAL_S if self._renews else None
+
+    def renew(self, partitions: Iterable[Partition], now: float) -> None:
+        """The next commit is of all of these, whatever was committed before."""
+        self._renewed_at = now
+        for partition in partitions:
+            partition.doubt(partition.tracker.changes - 1)
 
     def count(self, completed: int) -> None:
         """So many records more are complete."""

@@ -361,6 +361,7 @@ class Core:
         self._plan_poll(plan, now)
         self._mode.answer_revokes(plan, now)
         self._plan_drain(plan, now)
+        self._renew_commits(now)
         self._mode.commit(plan, now, is_due=self._commit_is_due(now))
         if self.flow.has_rules:
             self._held_keys.look(self.flow.held, self.partitions.open.values(), now)
@@ -408,7 +409,7 @@ class Core:
         if self._may_dispatch(now):
             times.append(self.flow.next_check(now))
         if self.phase is Phase.RUNNING:
-            times.append(self.partitions.next_check())
+            times += [self.partitions.next_check(), self._commits.renewal_at]
             if self.partitions.ending is not None:
                 times.append(self.partitions.ending.next_check())
         if self._may_commit:
@@ -482,6 +483,12 @@ class Core:
             )
         quiet = not (self.partitions.buffered or self.flow.with_workers or self._deliveries.delivering)
         return self._commits.due_at(promptly=quiet)
+
+    def _renew_commits(self, now: float) -> None:
+        due = self._commits.renewal_at
+        if due is not None and now >= due and self.phase is Phase.RUNNING:
+            self._commits.renew(self.partitions.open.values(), now)
+            self.partitions.doubt_commits()
 
     def _plan_drain(self, plan: Plan, now: float) -> None:
         """Move on to the last commit once nothing is in handlers, and to the end once that is acknowledged."""

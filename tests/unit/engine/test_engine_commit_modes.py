@@ -10,12 +10,12 @@ import pytest
 
 from keylane import HandlerError, PeerError, Pipeline, Record
 from keylane.consumer.callbacks import CommitCallbacks
-from keylane.consumer.commits import Acknowledgements, CommitEntry, CommitProblem, Told
+from keylane.consumer.commits import RENEWAL_S, Acknowledgements, CommitEntry, CommitProblem, Told
 from keylane.consumer.partitions import Partition
 from keylane.consumer.start import Start
 from keylane.offsets import DispatchBound, OffsetMap, decode, encode
 from keylane.options import Threads
-from keylane.pipeline import Commit
+from keylane.pipeline import Commit, External, Partitions
 from keylane.records import PlainMessage
 from kit.engines import SomeWorkers, make_core
 from kit.fakes import FakeBroker, FakeEngine
@@ -87,6 +87,34 @@ def test_a_synchronous_commit_holds_up_what_would_start() -> None:
     running.core.commit_answered(plan.commit, {}, running.now)
     running.plan()
     assert len(running.calls) == 4
+
+
+def idle_commits(**options: Any) -> list[tuple[float, int, bool]]:
+    """Of a core whose records are complete but one, and committed, and to which nothing more comes: when another commit
+    goes within half an hour, its offset, and whether it has a map."""
+    running = Running(stall_timeout_ms=3_600_000, **options)
+    running.calls.remove(next(call for call in running.calls if 3 in call.numbers))
+    while running.calls:
+        running.finish(1)
+    first = running.plan(wait=1.0)
+    assert first.commit is not None
+    running.core.commit_answered(first.commit, {}, running.now)
+    began, found = running.now, []
+    while (due := running.core.next_check(running.now)) is not None and due < began + 1_800:
+        plan = running.plan(wait=due - running.now)
+        if plan.commit is not None:
+            found.append((running.now - began, plan.commit[0].offset, bool(plan.commit[0].metadata)))
+            running.core.commit_answered(plan.commit, {}, running.now)
+    return found
+
+
+def test_commits_of_partitions_that_are_assigned_by_hand_are_made_again_before_they_expire() -> None:
+    by_hand = Partitions([T0])
+    renewed = idle_commits(topics=by_hand)
+    assert [entry[1:] for entry in renewed] == [(3, True)] * 3
+    assert [round(at / RENEWAL_S) for at, *_ in renewed] == [1, 2, 3]
+    assert idle_commits() == [], "the members of a group keep its commits"
+    assert idle_commits(topics=by_hand, commit=External(lambda _: {}, interval_ms=1_000)) == []
 
 
 def committed_text(made: Any) -> tuple[Any, Core]:
