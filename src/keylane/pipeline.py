@@ -283,7 +283,8 @@ class Pipeline(Flow):
     """Where a partition without a committed offset starts; the choice is committed before the first record runs.
     "by_duration:PT24H" (ISO 8601, as Kafka's `auto.offset.reset`): at the first record of the last 24 hours.
     "latest_then_earliest": a group that has committed nothing for a topic starts at the ends of the partitions that are
-    there; one that is added later is read from its beginning (what "latest" passes over, in every client)."""
+    there; one that is added later is read from its beginning (what "latest" passes over, in every client). So is a
+    topic that an expression brings later."""
     beyond_log_end: OffsetReset = "error"
     """Where a partition starts whose committed offset is beyond the end of its log (the topic was made anew), or beyond
     the place where its log was cut since (docs/mirrors.md): "earliest" is where it was cut, or the log's start where

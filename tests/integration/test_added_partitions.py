@@ -126,6 +126,41 @@ def test_a_group_that_begins_with_two_members_reads_nothing_older(stage: Stage, 
         end(one)
 
 
+def test_what_an_expression_brings_later_is_read_from_its_beginning(stage: Stage, kafka: dict[str, Any]) -> None:
+    ran: list[tuple[str, int]] = []
+
+    def made(name: str) -> None:
+        stage.create(1, f"{stage.topic}-{name}")
+        stage.fill([(None, 0)] * 2, f"{stage.topic}-{name}")
+
+    def member(number: int, refresh_ms: int, partitions: int) -> ThreadMember:
+        own = {"group.instance.id": f"expression {number}"} if "group.instance.id" in kafka else {}
+        own_kafka = kafka | own | {"topic.metadata.refresh.interval.ms": refresh_ms}
+        pipeline = stage.pipeline(
+            lambda record: ran.append((record.topic.removeprefix(f"{stage.topic}-"), record.offset)),
+            kafka=own_kafka,
+            topics=f"^{stage.topic}-.*",
+            commit=kl.Commit(interval_ms=50),
+            **RESET,
+        )
+        made = ThreadMember(pipeline, f"expression {number}")
+        until(lambda: made.assigned == partitions, lambda: f"{partitions} partitions: {made.consumer.snapshot()}")
+        return made
+
+    made("older")
+    first = member(1, 600_000, 1)
+    made("while-one-runs")  # and has not heard of it
+    second = member(2, 500, 1)
+    until(lambda: len(ran) == 2, lambda: f"so far {ran}")
+    end(first)
+    end(second)
+    made("while-none-runs")
+    third = member(1, 500, 3)
+    until(lambda: len(ran) == 4, lambda: f"so far {ran}")
+    end(third)
+    assert sorted(ran) == [(name, offset) for name in ("while-none-runs", "while-one-runs") for offset in (0, 1)]
+
+
 def test_it_needs_the_groups_commits() -> None:
     with pytest.raises(kl.UsageError, match="offset_reset='latest_then_earliest': with commit=External"):
         kl.Pipeline(

@@ -28,6 +28,7 @@ from keylane.kafka.moving import check_no_commits_at_brokers
 from keylane.kafka.places import are_apart, for_records
 from keylane.offsets import OffsetMap, encode
 from keylane.offsets.edits import replayed, rewritten, standing
+from keylane.patterns import is_pattern, matches
 from keylane.pipeline import LATEST_THEN_EARLIEST, Commit, External, duration_ms
 
 if TYPE_CHECKING:
@@ -87,7 +88,14 @@ class Starts:
         names = partitions()
         commits = self._committed(names, self._patience.give_up_at()) if names else []
         begun = {one.topic for one in commits if one.offset >= 0}
-        self._older = frozenset(name for name in names if name[0] not in begun)
+        self._older = frozenset(name for name in names if name[0] not in begun and not self._is_later(name[0], begun))
+
+    def _is_later(self, topic: str, begun: Collection[str]) -> bool:
+        """Whether a topic of which the group has committed nothing came after the group: an expression brought it, and
+        others that the expression is about have begun. They would have begun together."""
+        topics = self._pipeline.subscription
+        about = [one for one in topics if is_pattern(one) and matches(one, topic)]
+        return topic not in topics and any(matches(one, other) for one in about for other in begun)
 
     def forget(self, topic: str) -> None:
         """It was deleted: one of its name is another, and later."""
