@@ -89,6 +89,8 @@ class LaneRecord:
     """`move`: it was told to stop, and starts again elsewhere. `leave`: it was told to stop, and is removed."""
     given_up: bool = False
     """Its process was silent for too long, and its job is cancelled."""
+    cancelled_at: float | None = None
+    """When its job was cancelled last because no process runs that could be asked to stop; None before that."""
     end: DriverEnd | None = None
     """The socket of the process that runs the lane now."""
     missing_since: float | None = None

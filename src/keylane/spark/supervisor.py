@@ -57,6 +57,9 @@ SHORTEST_SILENCE_S = 10.0
 by then the group has given its partitions to others."""
 GONE_S = 3.0
 """While the query ends: how long the job of a process that is gone may take to say so. It does within a second."""
+CANCEL_AGAIN_S = 0.5
+"""Between two cancellations of a job that no process runs. A lane's thread may give Spark the job a moment after the
+first one, which Spark does not remember: the job would wait for a task slot for as long as there is none."""
 STOP_SLACK_S = 15.0
 """What a lane gets beside its drain timeout, for its last commit and for leaving; then its job is cancelled."""
 DEPARTURE_TIMEOUT_S = 5.0
@@ -303,7 +306,7 @@ class Supervisor:
         if any(lane.state == "connected" for lane in self._lanes):
             times.append(time.monotonic() + WAITING_POLL_S)
         times += [lane.since for lane in self._lanes if lane.state == "backing off"]
-        times += [due for due in (self._controls.next_due,) if due is not None]
+        times += [due for due in (self._controls.next_due, *map(cancel_again_at, self._lanes)) if due is not None]
         return min(times)
 
     # Events.
@@ -462,6 +465,7 @@ class Supervisor:
 
     def _stop_lane(self, lane: LaneRecord, now: float) -> None:
         if lane.state in ("launching", "lost"):  # no process that could be asked
+            lane.cancelled_at = now
             self._jobs.cancel(lane.lane)
         elif lane.state == "backing off":
             lane.enter("ended" if self._ending_since is not None else "removed", now)
@@ -504,7 +508,7 @@ class Supervisor:
 
     def _launch(self, lane: LaneRecord, now: float) -> None:
         lane.enter("launching", now)
-        lane.goal, lane.given_up = "run", False
+        lane.goal, lane.given_up, lane.cancelled_at = "run", False, None
         lane.launches += 1
         task = LaneTask(
             lane=lane.lane,
@@ -538,6 +542,7 @@ class Supervisor:
         name_unscheduled(self._lanes, self._plan.query.group, now)
         name_silent(self._lanes, self._plan.query.group, now)
         name_lost(self._lanes, self._plan.query.group, now)
+        self._cancel_again(now)
         if self._ending_since is not None:
             self._cancel_what_is_gone(now)
         if self._has_failures:
@@ -556,6 +561,12 @@ class Supervisor:
                 if not lane.is_over:
                     logger.error("lane %d did not stop within %.0f s: its job is cancelled", lane.lane, overdue)
                     self._jobs.cancel(lane.lane)
+
+    def _cancel_again(self, now: float) -> None:
+        """Jobs that Spark may have got after they were cancelled, and that wait for a task slot."""
+        for lane in self._lanes:
+            if (due := cancel_again_at(lane)) is not None and now >= due:
+                self._stop_lane(lane, now)
 
     def _cancel_what_is_gone(self, now: float) -> None:
         """Nobody is left that could drain: Spark would wait for a slot, to start the task again."""
@@ -616,3 +627,10 @@ class Supervisor:
         if lane.end is not None and not lane.predecessors and self._ending_since is None and lane.goal == "run":
             changes, shown = self._controls.started(lane.end), self._from_lanes.started(lane.lane, lane.end)
             lane.let_go(changes, shown, len(self._lanes), now)
+
+
+def cancel_again_at(lane: LaneRecord) -> float | None:
+    """When to cancel its job again; None unless it is cancelled and without a process."""
+    if lane.cancelled_at is None or lane.state not in ("launching", "lost"):
+        return None
+    return lane.cancelled_at + CANCEL_AGAIN_S

@@ -308,6 +308,36 @@ def test_a_lane_that_connects_during_stop_is_told_so(queries: Callable[..., Quer
     assert query.supervisor.ended.wait(PATIENCE_S)
 
 
+def test_a_job_that_spark_was_given_after_its_cancellation_is_cancelled_again(
+    queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The jobs' threads submit; `stop` may be faster, and no slot may come for long."""
+    monkeypatch.setattr(supervisor_module, "CANCEL_AGAIN_S", 0.05)
+    query = queries(progress_interval_s=60.0)
+    query.jobs.of(1)
+    query.jobs.ignores_cancels = True
+    query.supervisor.stop()
+    query.until(lambda: set(query.jobs.cancelled) == {0, 1})
+    query.jobs.ignores_cancels = False
+    assert query.supervisor.ended.wait(PATIENCE_S)
+    assert min(map(query.jobs.cancelled.count, (0, 1))) > 1
+    assert query.handle.exception() is None
+
+
+def test_a_lane_that_leaves_before_spark_has_its_job_is_cancelled_again(
+    queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "CANCEL_AGAIN_S", 0.05)
+    query = queries()
+    end = query.running(0)
+    query.jobs.ignores_cancels = True
+    query.handle.set_lanes(1)
+    query.until(reporting(end, lambda: 1 in query.jobs.cancelled))
+    query.jobs.ignores_cancels = False
+    query.until(reporting(end, lambda: query.states() == ["running", "removed"]))
+    end.close()
+
+
 def test_a_lane_that_does_not_stop_is_cancelled_in_the_end(
     queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
