@@ -12,6 +12,7 @@ import logging
 import pickle
 import re
 import socket
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -125,7 +126,7 @@ class ConnectSlots:
 class ConnectLaneJobs:
     """Starts and interrupts lanes of one Connect session.
 
-    Thread safety: every method may be called from any thread; `on_end` is called in the job's thread.
+    Thread safety: one thread calls the methods; `on_end` is called in the job's thread.
     """
 
     def __init__(self, spark: Any, run_id: str, group: str) -> None:
@@ -133,17 +134,35 @@ class ConnectLaneJobs:
         self._run_id = run_id
         self._group = group
         self._threads = JobThreads()
+        self._tags: dict[int, str] = {}
+        """Of each lane's newest query."""
+        self._interrupting: set[str] = set()
+        """Tags that the server is asked to interrupt, and has not answered."""
+        self._submitted = 0
 
     def submit(self, lane: int, shipment: bytes, on_end: Callable[[JobResult], None]) -> None:
         """Starts the lane's query; `on_end` gets its result once, whatever happens."""
-        self._threads.start(lane, lambda: on_end(self._run(lane, shipment)))
+        self._submitted += 1
+        tag = self._tags[lane] = f"keylane-{self._run_id}-lane-{lane}-{self._submitted}"
+        self._threads.start(lane, lambda: on_end(self._run(tag, shipment)))
 
     def cancel(self, lane: int) -> None:
-        """Interrupts the lane's query. Spark kills its Python worker two seconds later."""
+        """Interrupts the lane's query. Spark kills its Python worker two seconds later.
+
+        Returns at once: Spark's client asks a server that does not answer again and again, for ten minutes.
+        """
+        tag = self._tags[lane]
+        if tag not in self._interrupting:
+            self._interrupting.add(tag)
+            threading.Thread(target=self._interrupt, args=[tag], name=f"{tag}-interrupt", daemon=True).start()
+
+    def _interrupt(self, tag: str) -> None:
         try:
-            self._spark.interruptTag(self._tag(lane))
+            self._spark.interruptTag(tag)
         except Exception as error:  # the session was stopped, or the server is gone: its queries are gone as well
-            logger.debug("lane %d's query not interrupted: %s", lane, line_of(error))
+            logger.debug("%s not interrupted: %s", tag, line_of(error))
+        finally:
+            self._interrupting.discard(tag)
 
     def executor_of(self, lane: int) -> str | None:  # noqa: ARG002
         """A client is not told."""
@@ -160,12 +179,9 @@ class ConnectLaneJobs:
         """Waits for the queries' threads."""
         self._threads.join(timeout_s)
 
-    def _tag(self, lane: int) -> str:
-        return f"keylane-{self._run_id}-lane-{lane}"
-
-    def _run(self, lane: int, shipment: bytes) -> JobResult:
+    def _run(self, tag: str, shipment: bytes) -> JobResult:
         try:
-            self._spark.addTag(self._tag(lane))  # of this thread's queries
+            self._spark.addTag(tag)  # of this thread's queries
             rows = self._spark.range(0, 1, 1, 1).mapInArrow(arrow_body(shipment, __version__), "result binary")
             ((result,),) = rows.collect()
             kind, value = pickle.loads(result)  # from the lane, through Spark

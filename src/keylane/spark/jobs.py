@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -62,9 +63,10 @@ class JobThreads:
         thread.start()
 
     def join(self, timeout_s: float) -> None:
-        """Waits so long for each."""
+        """Waits so long for all together."""
+        deadline = time.monotonic() + timeout_s
         for thread in self._running:
-            thread.join(timeout_s)
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 class SparkLaneJobs:

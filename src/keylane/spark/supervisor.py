@@ -545,6 +545,7 @@ class Supervisor:
         self._cancel_again(now)
         if self._ending_since is not None:
             self._cancel_what_is_gone(now)
+            self._leave_what_spark_does_not_end(now)
         if self._has_failures:
             self._has_failures = False
             self._publisher.tell_failures(now)
@@ -572,8 +573,22 @@ class Supervisor:
         """Nobody is left that could drain: Spark would wait for a slot, to start the task again."""
         for lane in self._lanes:
             if lane.is_gone(now, GONE_S) and not lane.given_up:
-                lane.given_up = True
+                lane.given_up, lane.cancelled_at = True, now
                 self._jobs.cancel(lane.lane)
+
+    def _leave_what_spark_does_not_end(self, now: float) -> None:
+        """Cancelled jobs without a process, of which a Spark that is gone says nothing. A process that comes after all
+        finds no driver, and ends."""
+        assert self._ending_since is not None
+        if now - self._ending_since <= STOP_SLACK_S:
+            return
+        for lane in self._lanes:
+            if lane.cancelled_at is not None and lane.state in ("launching", "lost"):
+                logger.error(
+                    "lane %d: Spark has not ended its job within %.0f s, and it is left: does Spark still answer?",
+                    *(lane.lane, STOP_SLACK_S),
+                )
+                lane.enter("ended", now)
 
     def _give_up_if_silent(self, lane: LaneRecord, now: float) -> None:
         """A process that is stopped (SIGSTOP), starved, or cut off from the driver neither works nor ends by itself. A

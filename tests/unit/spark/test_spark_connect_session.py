@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from queue import SimpleQueue
 from typing import Any
 
@@ -25,7 +26,9 @@ class Client:
         self.host = host
         self.is_stopped = False
         self.tags: list[str] = []
-        self.interrupted: list[str] = []
+        self.interrupted: SimpleQueue[str] = SimpleQueue()
+        self.answers_interrupts = threading.Event()
+        self.answers_interrupts.set()
         self.answer: Any = None
 
     def get(self, name: str, default: Any) -> Any:
@@ -35,7 +38,8 @@ class Client:
         self.tags.append(tag)
 
     def interruptTag(self, tag: str) -> None:  # noqa: N802
-        self.interrupted.append(tag)
+        self.interrupted.put(tag)
+        self.answers_interrupts.wait(60)
 
     def range(self, *_: int) -> Client:
         return self
@@ -59,7 +63,6 @@ def result(client: Client) -> Any:
     jobs = ConnectLaneJobs(client, "run", "group")
     jobs.submit(3, b"shipment", ended.put)
     jobs.join(60)
-    jobs.cancel(3)
     return ended.get_nowait()
 
 
@@ -110,11 +113,30 @@ def test_lanes_connect_to_the_clients_address_on_the_way_to_the_server_or_to_wha
     assert ConnectSession(named).addresses() == ("0.0.0.0", "client.example.org")  # type: ignore[arg-type]
 
 
-def test_a_lane_has_a_tag_of_its_own_and_is_interrupted_by_it() -> None:
+def test_a_lanes_query_has_a_tag_of_its_own_and_is_interrupted_by_it() -> None:
     client = Client()
     client.answer = ("missing", "no module")
-    assert "cannot import keylane (no module)" in str(result(client))
-    assert client.tags == client.interrupted == ["keylane-run-lane-3"]
+    ended: SimpleQueue[Any] = SimpleQueue()
+    jobs = ConnectLaneJobs(client, "run", "group")
+    for _ in range(2):
+        jobs.submit(3, b"shipment", ended.put)
+        jobs.join(60)
+        assert "cannot import keylane (no module)" in str(ended.get_nowait())
+    jobs.cancel(3)
+    assert client.interrupted.get(timeout=60) == client.tags[1] == "keylane-run-lane-3-2"
+    assert client.tags[0] == "keylane-run-lane-3-1", "an interrupt that is late does not hit the query after"
+
+
+def test_a_server_that_does_not_answer_is_asked_once_and_nobody_waits() -> None:
+    client = Client()
+    client.answers_interrupts.clear()
+    jobs = ConnectLaneJobs(client, "run", "group")
+    jobs.submit(3, b"shipment", lambda _: None)
+    for _ in range(3):
+        jobs.cancel(3)
+    assert client.interrupted.get(timeout=60) == "keylane-run-lane-3-1"
+    client.answers_interrupts.set()
+    assert client.interrupted.empty()
 
 
 @pytest.mark.parametrize(

@@ -324,6 +324,26 @@ def test_a_job_that_spark_was_given_after_its_cancellation_is_cancelled_again(
     assert query.handle.exception() is None
 
 
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_stop_leaves_jobs_of_which_spark_says_nothing(
+    queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_gone: bool
+) -> None:
+    """A Connect server that is gone answers no interrupt, and its client does not say for minutes that it is gone."""
+    monkeypatch.setattr(supervisor_module, "STOP_SLACK_S", 0.3)
+    monkeypatch.setattr(supervisor_module, "GONE_S", 0.05)
+    monkeypatch.setattr(lane_record, "MISSING_S", 0.2)
+    query = queries()
+    query.jobs.of(1)
+    if is_gone:
+        for end in query.all_running():
+            end.close()
+    query.jobs.ignores_cancels = True
+    query.supervisor.stop()
+    assert query.supervisor.ended.wait(PATIENCE_S)
+    assert "lane 0: Spark has not ended its job within 0 s, and it is left: does Spark still answer?" in caplog.text
+    assert query.handle.exception() is None
+
+
 def test_a_lane_that_leaves_before_spark_has_its_job_is_cancelled_again(
     queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
 ) -> None:
