@@ -227,15 +227,27 @@ def counters(snapshot: Snapshot) -> Snapshot:
 
 
 def name_unscheduled(lanes: Sequence[LaneRecord], group: str, now: float) -> None:
-    """Logs, once a launch, which lanes still have no task slot."""
-    late = [lane for lane in lanes if not lane.warned and lane.state == "launching" and now - lane.since > MISSING_S]
+    """Logs, once a launch, which lanes still have no task slot, or have one and no process."""
+    late = unnamed_unscheduled(lanes, now)
     for lane in late:
         lane.warned = True
+        if lane.executor_id is not None:
+            logger.warning(
+                "lane %d of group %s has a task slot (executor %s), and no Python worker has come for %.0f s: the "
+                "machine is busy, or Spark's daemon of Python workers stands still",
+                *(lane.lane, group, lane.executor_id, MISSING_S),
+            )
+    late = [lane for lane in late if lane.executor_id is None]
     if late:
         logger.warning(
             "no task slot for lane %s of group %s after %.0f s: other jobs hold them, or executors are missing",
             *(", ".join(str(lane.lane) for lane in late), group, MISSING_S),
         )
+
+
+def unnamed_unscheduled(lanes: Sequence[LaneRecord], now: float) -> list[LaneRecord]:
+    """Lanes that have waited for their process for long, and of which the log does not say so yet."""
+    return [lane for lane in lanes if not lane.warned and lane.state == "launching" and now - lane.since > MISSING_S]
 
 
 def name_silent(lanes: Sequence[LaneRecord], group: str, now: float) -> None:
@@ -275,7 +287,8 @@ def missing_lanes(lanes: Sequence[LaneRecord], now: float) -> str:
 def _why_missing(lane: LaneRecord, now: float) -> str:
     match lane.state:
         case "launching":
-            return f"no task slot for {now - lane.since:.0f} s"
+            what = "no task slot" if lane.executor_id is None else f"no Python worker on executor {lane.executor_id}"
+            return f"{what} for {now - lane.since:.0f} s"
         case "lost":
             return f"lost for {now - lane.since:.0f} s"
         case "connected":

@@ -24,7 +24,7 @@ from keylane.spark.channel import Answered, Arrived, Ask, Departed, DriverEnd, D
 from keylane.spark.controls import Controls, Done, Send
 from keylane.spark.from_lanes import FromLanes
 from keylane.spark.jobs import JobFailure, JobResult
-from keylane.spark.lane_record import LaneRecord, name_lost, name_silent, name_unscheduled
+from keylane.spark.lane_record import LaneRecord, name_lost, name_silent, name_unscheduled, unnamed_unscheduled
 from keylane.spark.lanes import ORPHAN_LIMIT_S, LaneTask
 from keylane.spark.last_commits import note_commits
 from keylane.spark.outcome import LaneOutcome
@@ -539,9 +539,7 @@ class Supervisor:
                     self._launch(lane, now)
                 case "running" if not lane.given_up:
                     self._give_up_if_silent(lane, now)
-        name_unscheduled(self._lanes, self._plan.query.group, now)
-        name_silent(self._lanes, self._plan.query.group, now)
-        name_lost(self._lanes, self._plan.query.group, now)
+        self._name_missing(now)
         self._cancel_again(now)
         if self._ending_since is not None:
             self._cancel_what_is_gone(now)
@@ -562,6 +560,14 @@ class Supervisor:
                 if not lane.is_over:
                     logger.error("lane %d did not stop within %.0f s: its job is cancelled", lane.lane, overdue)
                     self._jobs.cancel(lane.lane)
+
+    def _name_missing(self, now: float) -> None:
+        """Says which lanes do nothing: that no slot is there is what Spark says, and not a guess."""
+        for lane in unnamed_unscheduled(self._lanes, now):
+            lane.executor_id = self._jobs.executor_of(lane.lane)
+        name_unscheduled(self._lanes, self._plan.query.group, now)
+        name_silent(self._lanes, self._plan.query.group, now)
+        name_lost(self._lanes, self._plan.query.group, now)
 
     def _cancel_again(self, now: float) -> None:
         """Jobs that Spark may have got after they were cancelled, and that wait for a task slot."""

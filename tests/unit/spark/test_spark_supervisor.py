@@ -651,10 +651,26 @@ def test_lanes_without_a_slot_are_named(
 ) -> None:
     monkeypatch.setattr(lane_record, "MISSING_S", 0.3)
     query = queries()
+    query.jobs.knows_executors = False
     end = query.running(0)
     query.until(reporting(end, lambda: "no task slot for lane 1 of group g" in caplog.text))
     query.until(reporting(end, lambda: len(query.handle.recentProgress) > 5))
     assert caplog.text.count("no task slot") == 1
+    end.close()
+
+
+def test_a_lane_that_has_a_slot_and_no_process_is_not_said_to_have_none(
+    queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark's daemon stands still, or Python takes long to start."""
+    monkeypatch.setattr(lane_record, "MISSING_S", 0.3)
+    query = queries()
+    end = query.running(0)
+    query.until(
+        reporting(end, lambda: "lane 1: no Python worker on executor executor of 1" in query.supervisor.view.missing)
+    )
+    assert "lane 1 of group g has a task slot (executor executor of 1), and no Python worker has come" in caplog.text
+    assert "no task slot" not in caplog.text
     end.close()
 
 
