@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from keylane.consumer.health import ANSWER_WITHIN_S, Health
-from keylane.errors import InternalError, KeylaneError, PeerError, SessionEndedError, UsageError
+from keylane.errors import FencedError, InternalError, KeylaneError, PeerError, SessionEndedError, UsageError
 from keylane.flow.failures import log_end
 from keylane.foreign_errors import line_of, one_line
 from keylane.kafka.membership import Seek
@@ -143,6 +143,8 @@ class Supervisor:
         """Whether lanes have told of failed attempts since they were last looked at."""
         self._cancelled_late = False
         self._error: BaseException | None = None
+        self._is_fenced = False
+        """Whether another process has taken the group instance id of a lane."""
         self._started_at = time.monotonic()
         self._turned_at: float | None = None
         """When lanes were last looked at; None before and after that is done."""
@@ -277,7 +279,7 @@ class Supervisor:
             if lane.has_job and lane.launches:
                 self._jobs.cancel(lane.lane)
         self._jobs.join(JOIN_TIMEOUT_S)
-        if self._all_departed():
+        if self._all_departed() and not self._is_fenced:  # else the group lists one that runs elsewhere
             self._plan.closed()
         self._socket.close()
         self._from_lanes.close(CALLBACKS_TIMEOUT_S)
@@ -400,6 +402,7 @@ class Supervisor:
             case LaneOutcome(failure=failure):
                 assert failure is not None
                 error = failure.exception(lane.lane)
+                self._is_fenced = self._is_fenced or isinstance(error, FencedError)
                 if failure.lasting:
                     self._fail(lane, error, now)
                 else:

@@ -24,7 +24,7 @@ from keylane.consumer.health import Health
 from keylane.consumer.intake import Liveness
 from keylane.consumer.outputs import ResultsRule
 from keylane.consumer.snapshot import PartitionSnapshot, Snapshot, Wait
-from keylane.errors import InternalError, PeerError
+from keylane.errors import FencedError, InternalError, PeerError
 from keylane.flow.failures import FailureKind
 from keylane.kafka.membership import Seek, Target
 from keylane.records import PlainMessage
@@ -518,6 +518,22 @@ def test_a_lasting_failure_ends_the_query_with_the_original_error(
     assert str(caught.value) == str(error)
     assert len(query.jobs.launches) == 2
     assert query.handle.snapshot().processed == 3
+
+
+@pytest.mark.parametrize(("error", "is_free"), [(PeerError("away"), True), (FencedError("taken"), False)])
+def test_ids_are_not_free_when_another_process_has_taken_one(
+    queries: Callable[..., Query], error: Exception, is_free: bool
+) -> None:
+    """The group lists the other one under it, and the next start would throw it out."""
+    freed: list[str] = []
+    query = queries(closed=lambda: freed.append("ids"), limits=RestartLimits(max_failures=0))
+    ends = query.all_running()
+    ends[0].close()
+    query.jobs.of(0).on_end(LaneOutcome("failed", Snapshot(), LaneFailure.of(error)))
+    assert ends[1].receive(PATIENCE_S) == "stop"
+    query.finish(ends[1], 1)
+    assert query.supervisor.ended.wait(PATIENCE_S)
+    assert freed == ["ids"] * is_free
 
 
 def test_a_failure_that_may_pass_starts_the_lane_again(queries: Callable[..., Query]) -> None:
