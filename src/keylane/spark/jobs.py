@@ -37,6 +37,10 @@ CANCELLED = ("SPARK_JOB_CANCELLED", "OPERATION_CANCELED", "cancelled part of can
 """What errors of jobs that were cancelled say, one of these."""
 
 
+STOPPED = "the SparkContext was stopped"
+"""In place of what PySpark says when that happens below a call: that None has no such method."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobFailure:
     """A lane's job that returned no outcome."""
@@ -203,4 +207,6 @@ def failure_of_job(error: Exception, is_stopped: Callable[[], bool], python: str
     first = next((line.strip() for line in text.splitlines() if line.strip()), short_class_of(error))
     if any(one in first for one in CANCELLED):  # and not in the stack traces of Java and Python behind it
         return JobFailure("cancelled", first)
-    return JobFailure("session stopped" if is_stopped() else "died", reason_of(text) or first)
+    if not is_stopped():
+        return JobFailure("died", reason_of(text) or first)
+    return JobFailure("session stopped", STOPPED if isinstance(error, AttributeError) else reason_of(text) or first)

@@ -75,3 +75,9 @@ def test_acknowledged_is_refused_by_version(monkeypatch: pytest.MonkeyPatch) -> 
 
     with pytest.raises(UsageError, match=r"acknowledged\(…\) needs Spark 4\.0, and this is 3\.5\.8: .*GroupCommits"):
         acknowledged(write)
+
+
+def test_a_context_that_is_stopped_below_a_call_is_no_attribute_of_none() -> None:
+    error = AttributeError("'NoneType' object has no attribute 'setCallSite'")
+    told = failure_of_job(error, lambda: True, "the executors'")
+    assert told == JobFailure("session stopped", "the SparkContext was stopped")
