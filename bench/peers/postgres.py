@@ -106,6 +106,8 @@ class PostgresServer:
             "-A",
             "trust",
             "--no-sync",
+            "--no-locale",  # the caller's may have another encoding, or none
+            "--encoding=UTF8",
         ]
         made = subprocess.run(
             command,

@@ -46,7 +46,8 @@ class ReplicatedPostgres:
     def __enter__(self) -> Self:
         if self._user is not None:
             shutil.chown(self._folder, self._user, self._user)
-        self._run("initdb", "-D", self._data(0), "-U", "postgres", "-A", "trust", "--no-sync")
+        locale = ("--no-locale", "--encoding=UTF8")
+        self._run("initdb", "-D", self._data(0), "-U", "postgres", "-A", "trust", "--no-sync", *locale)
         (self._data(0) / "postgresql.conf").write_text("max_wal_senders = 10\nhot_standby = on\n")
         self._start(0)
         self.add_replica()

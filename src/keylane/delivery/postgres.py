@@ -54,6 +54,10 @@ IN_TRANSACTION = 2
 ABSENT = ("42P01", "42703")
 """SQLSTATE: no such table, no such column."""
 NOT_ALLOWED = ("42501",)
+SQL_ASCII = b"SQL_ASCII"
+"""The encoding of a database that was made under the locale C and names no other one: in it psycopg leaves text as
+bytes, so that no key would be the one that was asked for. Its bytes are what UTF-8 sends and reads."""
+TEXT = {"client_encoding": "UTF8"}
 REPEAT = ("40001", "40P01")
 """SQLSTATE: could not serialize, deadlock: the same transaction may well succeed."""
 
@@ -131,7 +135,10 @@ class PostgresStore:
             _check_pooler(given)
             settings = {}
             connection = psycopg.connect(self.conninfo, **settings)
+        has_bytes = connection.pgconn.parameter_status(b"client_encoding") == SQL_ASCII
         with connection:
+            if has_bytes:
+                connection.execute("SET client_encoding TO 'UTF8'")
             (timeout,) = connection.execute(
                 "SELECT setting FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'"
             ).fetchone()
@@ -144,6 +151,8 @@ class PostgresStore:
             if is_pooled:
                 connection.prepare_threshold = None
             _make_tables(psycopg, connection)
+        if has_bytes:
+            settings |= TEXT
         return Server(settings, is_pooled, isolation != "read committed", self.idle_timeout_ms)
 
 

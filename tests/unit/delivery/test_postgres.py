@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -113,6 +114,33 @@ def test_options_of_the_environment_hold(database: Database, monkeypatch: pytest
     run(PostgresStore(database.conninfo), note)
     assert database.sql("SELECT count(*) FROM tenant.effects") == [(5,)]
     assert database.schemas() == {"tenant"}
+
+
+@pytest.mark.parametrize("handler", [note, note_async])
+@pytest.mark.parametrize("is_pooled", [False, pytest.param(True, marks=needs_bouncer)])
+def test_a_database_without_an_encoding_knows_what_was_processed(
+    server: PostgresServer, handler: Callable[..., Any], *, is_pooled: bool
+) -> None:
+    """`initdb` makes it so where the locale is C; psycopg then leaves text as bytes, and a key is no key that is asked
+    for."""
+    name = f"ascii_{handler.__name__}_{is_pooled}".lower()
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        connection.execute(
+            f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+        )
+    database = Database(server, name)
+    database.sql("CREATE TABLE effects (number int)")
+    texts: list[Any] = []
+
+    def looks(record: Any, context: Any) -> None:
+        note(record, context)
+        texts.append(context.transaction.execute("SELECT 'text'::text").fetchone()[0])
+
+    with started_bouncer(server.port) if is_pooled else nullcontext(server.port) as port:
+        for _ in range(2):  # the second time, each record comes again
+            run(PostgresStore(database.at(port)), looks if handler is note else handler)
+    assert database.sql("SELECT count(*) FROM effects") == [(5,)]
+    assert texts in ([], ["text"] * 5)
 
 
 @needs_bouncer
