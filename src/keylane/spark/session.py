@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -20,6 +21,7 @@ from keylane.errors import PeerError, UsageError
 from keylane.foreign_errors import short_class_of, text_of
 from keylane.spark.java import find_java, launch_home
 from keylane.spark.reasons import reason_of
+from keylane.spark.versions import installed, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,6 +39,8 @@ UNIX_SOCKETS = {
 }
 """Not on YARN: the path of a container's folder for temporary files is too long for a Unix socket (108 bytes), and no
 Python worker would start."""
+SPARK_CORE = re.compile(r"spark-core_[\d.]+-(\d+\.\d+\.\d.*)\.jar")
+"""Names the version of a Spark."""
 POOLS = Path(__file__).with_name("pools.xml")
 """Declares the lanes' pool; without it Spark warns of each lane."""
 LOCAL_DEFAULTS = {
@@ -81,7 +85,8 @@ def session(master: str = "local[4]", app_name: str = "keylane", **config: Any) 
         raise
     except Exception as error:
         reason = reason_of(text_of(error)) or short_class_of(error)
-        raise PeerError(f"Spark did not start with master {master!r}: {reason}") from error
+        hint = _other_spark(os.environ.get("SPARK_HOME"), installed()) if running is None else ""
+        raise PeerError(f"Spark did not start with master {master!r}: {reason}{hint}") from error
 
 
 def defaults(master: str) -> dict[str, str]:
@@ -95,6 +100,18 @@ def _python_of_workers(settings: Mapping[str, str], *, local: bool) -> str:
     if local:
         return sys.executable
     return settings.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+
+
+def _other_spark(home: str | None, version: str) -> str:
+    """What to do about a SPARK_HOME, which PySpark starts in place of its own Spark, that is of another version or
+    gone; empty where it is right."""
+    if not home:
+        return ""
+    jars = [found for jar in Path(home).glob("jars/spark-core_*.jar") if (found := SPARK_CORE.fullmatch(jar.name))]
+    if any(version_of(jar[1]) == version_of(version) for jar in jars):
+        return ""
+    there = f"is Spark {jars[0][1]}" if jars else "has no Spark"
+    return f" (SPARK_HOME={home} {there}, and PySpark is {version}: unset SPARK_HOME, or install the same version)"
 
 
 def _launch_environment(*, local: bool) -> dict[str, str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -14,6 +15,9 @@ from keylane.spark import acknowledged, versions
 from keylane.spark import session as start_session
 from keylane.spark.jobs import JobFailure, failure_of_job
 from keylane.spark.reasons import reason_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TOO_LITTLE = "java.lang.IllegalArgumentException: System memory 100 must be at least 471859200."
 LOST = "Task 0 failed 4 times, most recent failure: Lost task 0.3 (TID 3): org.apache.spark.api.python.PythonException"
@@ -48,7 +52,10 @@ def test_a_lane_that_may_run_nowhere_says_why() -> None:
     assert failure_of_job(error, lambda: False, "the executors'") == JobFailure("died", f"{headline} {reason}")
 
 
-def test_a_setting_that_the_session_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No session starts."""
+
     def refuse(_: object) -> None:
         raise RuntimeError(f"An error occurred while calling None.org.apache.spark.JavaSparkContext.\n: {TOO_LITTLE}\n")
 
@@ -56,9 +63,38 @@ def test_a_setting_that_the_session_refuses_is_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(module, "_launch_environment", lambda local: {})  # noqa: ARG005 - its name
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuse)
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+
+
+@pytest.mark.usefixtures("refusing")
+def test_a_setting_that_the_session_refuses_is_named() -> None:
     with pytest.raises(PeerError) as raised:
         start_session("local[2]")
     assert str(raised.value) == f"Spark did not start with master 'local[2]': {TOO_LITTLE}"
+
+
+@pytest.mark.usefixtures("refusing")
+@pytest.mark.parametrize(
+    ("there", "hint"),
+    [
+        (None, "has no Spark"),
+        ("2.4.8", "is Spark 2.4.8"),
+        (f"{pyspark.__version__}-amzn-0", ""),
+    ],
+)
+def test_a_spark_home_of_another_version_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, there: str | None, hint: str
+) -> None:
+    """PySpark starts it in place of its own Spark, and what then fails is a class or a file of it."""
+    if there is not None:
+        (tmp_path / "jars").mkdir()
+        (tmp_path / "jars" / f"spark-core_2.13-{there}.jar").touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    with pytest.raises(PeerError) as raised:
+        start_session("local[2]")
+    way_out = f"and PySpark is {pyspark.__version__}: unset SPARK_HOME, or install the same version)"
+    more = f" (SPARK_HOME={tmp_path} {hint}, {way_out}" if hint else ""
+    assert str(raised.value) == f"Spark did not start with master 'local[2]': {TOO_LITTLE}{more}"
 
 
 def test_one_line_stays() -> None:
