@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import threading
+import urllib.request
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,9 @@ SLOW = ("tests/spark/", "tests/integration/", "tests/crash/", "tests/property/")
 """What takes longest first, after the groups."""
 FAILED = pytest.StashKey[bool]()
 """Whether the test has failed."""
+LOOKS = ("FORCE_COLOR", "NO_COLOR", "TERM")
+"""Variables by which rich and others decide on colours and bars."""
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 LEAVING_S = 200
 """Longer than a member whose broker has gone takes to give up to leave its group."""
 
@@ -93,6 +97,17 @@ def pytest_configure(config: pytest.Config) -> None:
     tests = str(config.rootpath / "tests")
     os.environ["PYTHONPATH"] = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
     os.environ.setdefault("JAVA_TOOL_OPTIONS", java_options(config.rootpath / "build" / "spark-classes.jsa"))
+
+
+def pytest_sessionstart() -> None:
+    """What a user has set for programs at large is not for those that tests start and read. After pytest has taken its
+    own colours from it."""
+    for name in LOOKS:
+        os.environ.pop(name, None)
+    proxies = urllib.request.getproxies_environment()
+    if proxies:
+        bypassing = ",".join(filter(None, [proxies.get("no"), *LOOPBACK]))
+        os.environ |= {"no_proxy": bypassing, "NO_PROXY": bypassing}
 
 
 # How long an example takes is the machine's affair, and not the code's.
