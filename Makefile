@@ -13,6 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # pip puts everything into the environment that it runs in, also where its user's settings name another place for all else.
 export PIP_USER := 0
 unexport PIP_TARGET PIP_PREFIX PIP_ROOT
+# The tests' plugins are those of .venv.
+unexport PYTEST_DISABLE_PLUGIN_AUTOLOAD
 
 .PHONY: demo test test-full check docs cluster soak spark-versions wheel-trial bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery bench-operate compat mutants walk clean setup
 .DEFAULT_GOAL := help

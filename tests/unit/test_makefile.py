@@ -33,3 +33,8 @@ def test_pip_installs_into_the_environment_that_it_runs_in() -> None:
     assert found["PIP_USER"] == "0"
     assert not places.keys() & found.keys()
     assert found["PIP_NO_CACHE_DIR"] == "1", "other settings hold"
+
+
+def test_pytest_finds_the_plugins_of_the_environment() -> None:
+    """Without them `-n` is an unrecognized argument."""
+    assert "PYTEST_DISABLE_PLUGIN_AUTOLOAD" not in environment_of_recipes(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
