@@ -43,6 +43,9 @@ class RequestSchema(NamedTuple):
 def _load(api: str, version: int, kind: str) -> ModuleType:
     if (api, version) in NEWER:
         return importlib.import_module(f"keylane.wire.newer.{api}_v{version}")
+    # The package first, which imports both of its modules: before Python 3.13 two threads of which one imports a
+    # package and the other a module in it are refused as a deadlock (python/cpython#83065).
+    importlib.import_module(f"kio.schema.{api}.v{version}")
     return importlib.import_module(f"kio.schema.{api}.v{version}.{kind}")
 
 
