@@ -22,7 +22,8 @@ for api in ("describe_configs", "find_coordinator", "heartbeat", "join_group", "
             "offset_commit", "offset_fetch", "produce"):
     for version in (3, 4):
         at = threading.Barrier(2)
-        threads = [threading.Thread(target=load, args=(at, found, api, version)) for found in (request_type, response_type)]
+        both = [(at, found, api, version) for found in (request_type, response_type)]
+        threads = [threading.Thread(target=load, args=arguments) for arguments in both]
         for thread in threads:
             thread.start()
         for thread in threads:
