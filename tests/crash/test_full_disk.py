@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from keylane.broker.config import BrokerConfig
 from keylane.broker.data_folder import open_data_folder
-from keylane.broker.topics import TopicRegistry
+from keylane.broker.topics import NewTopic, TopicRegistry
 from keylane.coordinator.formats import TopicCommit, encode_commit
 from keylane.coordinator.journal.image import Image
 from keylane.coordinator.journal.journal import FileJournal
@@ -401,13 +401,14 @@ def test_the_last_room_is_for_commits_and_not_for_a_reserve() -> None:
 
 # --- the registry ---
 
-STEPS = ["create a 2", "create b 1", "grow b 3", "alter b", "delete a", "create a 1", "delete b"]
+STEPS = ["create a 2", "create b 1", "grow b 3", "alter b", "delete a", "create a 1 c 2", "delete b", "delete c"]
 
 
 async def change(registry: TopicRegistry, step: str) -> None:
     words = step.split()
     if words[0] == "create":
-        await registry.create(words[1], int(words[2]))
+        new = [NewTopic(name, int(count), {}) for name, count in zip(words[1::2], words[2::2], strict=True)]
+        await registry.create_all(new)
     elif words[0] == "grow":
         await registry.add_partitions(words[1], int(words[2]))
     elif words[0] == "alter":

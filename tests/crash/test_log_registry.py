@@ -11,17 +11,25 @@ import pytest
 
 from keylane.broker.config import BrokerConfig
 from keylane.broker.data_folder import open_data_folder
-from keylane.broker.topics import TopicRegistry
+from keylane.broker.topic_files import Topic
+from keylane.broker.topics import NewTopic, TopicRegistry
 from keylane.errors import PeerError
 from kit.executor import InlineExecutor
 from kit.filesystem import SimulatedCrashError, SimulatedFileSystem
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kit.filesystem import Content, Names
 
 DATA = "/data"
 STATES: list[tuple[Names, Content]] = list(product(("lost", "kept"), ("lost", "kept", "torn")))
-STEPS = ["create a 2", "create b 1", "grow b 3", "delete a", "create a 1", "grow a 2", "delete b"]
+STEPS = ["create a 2", "create b 1", "grow b 3", "delete a", "create a 1", "grow a 2", "delete b", "create b 1 c 2"]
+
+
+def batched(words: list[str]) -> Iterator[tuple[str, str]]:
+    """Two by two: names and counts."""
+    return zip(words[::2], words[1::2], strict=True)
 
 
 @dataclass
@@ -38,7 +46,7 @@ class Told:
         for step in steps:
             words = step.split()
             if words[0] in ("create", "grow"):
-                topics[words[1]] = int(words[2])
+                topics |= {name: int(count) for name, count in batched(words[1:])}
             else:
                 del topics[words[1]]
         return topics
@@ -66,7 +74,10 @@ async def run(filesystem: SimulatedFileSystem, told: Told) -> None:
         told.unanswered = step
         words = step.split()
         if words[0] == "create":
-            await registry.create(words[1], int(words[2]))
+            new = [NewTopic(name, int(count), {}) for name, count in batched(words[1:])]
+            made = await registry.create_all(new)
+            counts = {topic.name: topic.partition_count for topic in made.values() if isinstance(topic, Topic)}
+            assert counts == {one.name: one.partition_count for one in new}
         elif words[0] == "grow":
             await registry.add_partitions(words[1], int(words[2]))
         else:

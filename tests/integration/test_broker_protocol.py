@@ -229,6 +229,17 @@ def test_a_topic_that_was_deleted_and_made_again_is_empty_and_another(client: Pr
     assert produce(client, topic, batch(b"new")).base_offset == 0
 
 
+def test_of_two_names_that_metrics_cannot_tell_apart_one_is_made(client: ProtocolClient) -> None:
+    options = {"num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
+    wanted = [part("create_topics", 7, "CreatableTopic", name=name, **options) for name in ("told.apart", "told_apart")]
+    for expected in (ErrorCode.none, ErrorCode.topic_already_exists):
+        answers = client.ask("create_topics", 7, topics=tuple(wanted), timeout=SOON, validate_only=False).topics
+        assert [one.error_code for one in answers] == [expected, ErrorCode.invalid_topic_exception]
+    client.ask("delete_topics", 1, topic_names=("told.apart",), timeout=SOON)
+    answers = client.ask("create_topics", 7, topics=tuple(wanted[1:]), timeout=SOON, validate_only=False).topics
+    assert answers[0].error_code == ErrorCode.none
+
+
 def test_create_refuses_what_this_broker_cannot_do(client: ProtocolClient, topic: str) -> None:
     def refused(name: str, partitions: int = 1, **options: Any) -> tuple[ErrorCode, str]:
         answer = create(client, name, partitions, **options)

@@ -434,6 +434,28 @@ def test_a_topic_with_a_wrong_config_is_not_made(client: ProtocolClient) -> None
         assert describe(client, name).error_code == ErrorCode.unknown_topic_or_partition
 
 
+def test_of_many_topics_in_one_request_those_that_can_be_are_made(client: ProtocolClient) -> None:
+    there, word = topic_with(client), f"many-{next(NUMBERS)}"
+    names = [f"{word}.a", there, f"{word}-twice", f"{word}-twice", f"{word}-b", "no name", f"{word}-c"]
+    wanted = []
+    for number, name in enumerate(names):
+        partitions = {"num_partitions": number + 1, "replication_factor": 1, "assignments": (), "configs": ()}
+        wanted.append(part("create_topics", 7, "CreatableTopic", name=name, **partitions))
+    answers = client.ask("create_topics", 7, topics=tuple(wanted), timeout=MINUTE, validate_only=False).topics
+    assert {one.name: one.error_code for one in answers} == {
+        f"{word}.a": ErrorCode.none,
+        there: ErrorCode.topic_already_exists,
+        f"{word}-twice": ErrorCode.invalid_request,
+        f"{word}-b": ErrorCode.none,
+        "no name": ErrorCode.invalid_topic_exception,
+        f"{word}-c": ErrorCode.none,
+    }
+    counts = {one.name: one.num_partitions for one in answers if one.error_code == ErrorCode.none}
+    assert counts == {f"{word}.a": 1, f"{word}-b": 5, f"{word}-c": 7}
+    until(lambda: describe(client, f"{word}-c").error_code, lambda code: code == ErrorCode.none)
+    assert describe(client, f"{word}-twice").error_code == ErrorCode.unknown_topic_or_partition
+
+
 def test_records_are_deleted_up_to_an_offset(client: ProtocolClient) -> None:
     topic = topic_with(client)
     started = now_ms()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from keylane.storage.filesystem import FILL, NO_ROOM, SECTOR_BYTES, TEMPORARY_SUFFIX, DiskFullError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 Names = Literal["lost", "kept"]
 Content = Literal["lost", "kept", "torn", "zeroed", "scattered"]
@@ -250,6 +250,9 @@ class SimulatedFileSystem:
             raise IsADirectoryError(errno.EISDIR, "is a folder", path)
         return bytes(entry.live)
 
+    def size_of(self, path: str) -> int:
+        return len(self.read(path))
+
     def write_atomic(self, path: str, data: bytes) -> None:
         temporary = path + TEMPORARY_SUFFIX
         if self.exists(temporary):
@@ -308,6 +311,12 @@ class SimulatedFileSystem:
         folder = _folder(self._root, path)
         self.operation("sync_dir", path)
         folder.durable = dict(folder.live)
+
+    def sync_all(self, files: Sequence[str], folders: Sequence[str]) -> None:
+        for path in files:
+            self.open_append(path).sync()
+        for path in folders:
+            self.sync_dir(path)
 
     def lock(self, path: str) -> SimulatedLock | None:
         if path in self._held:

@@ -12,11 +12,11 @@ from keylane.broker.topic_values import TopicValues, resolve
 from keylane.storage.facts import FACTS_FILE
 from keylane.storage.filesystem import TEMPORARY_SUFFIX, DiskFullError, StorageError
 from keylane.storage.log import LogOptions, PartitionLog
-from keylane.storage.open_log import create_logs, recover_log, restore_log
+from keylane.storage.open_log import make_log, recover_log, restore_log, sync_logs
 from keylane.storage.sealed import read_sealed, write_sealed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Executor
 
     from keylane.broker.config import BrokerConfig
@@ -125,6 +125,16 @@ class TopicFiles:
                     f"{self._logs_folder}/{name} exists, and the topic registry does not know it: move it elsewhere"
                 )
 
+    def leftovers(self, topics: Sequence[Topic]) -> dict[str, StorageError]:
+        """New topics that a folder is in the way of, by name."""
+        found = {}
+        for topic in topics:
+            try:
+                self.check_no_leftovers(topic.log_names)
+            except StorageError as error:
+                found[topic.name] = error
+        return found
+
     def _remove_unfinished(self, name: str) -> bool:
         """Remove an empty log, which is what a crash leaves of a partition that was being added; False for others."""
         folder = f"{self._logs_folder}/{name}"
@@ -142,23 +152,29 @@ class TopicFiles:
         """The empty logs of a topic's new partitions, durably."""
         names = [f"{topic.name}-{partition}" for partition in range(topic.partition_count, partition_count)]
         self.check_no_leftovers(names)
-        return self._make(topic, names)
+        (logs,) = self._make([(topic, names)])
+        return logs
 
-    def create_logs(self, topic: Topic) -> list[PartitionLog]:
-        """The empty logs of a new topic, durably."""
-        return self._make(topic, topic.log_names)
+    def create_logs(self, topics: Sequence[Topic]) -> list[list[PartitionLog]]:
+        """The empty logs of new topics, durably."""
+        return self._make([(topic, topic.log_names) for topic in topics])
 
-    def _make(self, topic: Topic, names: list[str]) -> list[PartitionLog]:
-        options = log_options(topic.values)
-        folders = [f"{self._logs_folder}/{name}" for name in names]
-        epoch = self._epoch_of_topic(topic.name in self._removed)
+    def _make(self, new: Sequence[tuple[Topic, list[str]]]) -> list[list[PartitionLog]]:
+        folders = [f"{self._logs_folder}/{name}" for _, names in new for name in names]
         try:
-            logs = create_logs(self._filesystem, folders, options, self._executor, epoch)
+            made = [self._make_logs(topic, names) for topic, names in new]
+            sync_logs(self._filesystem, folders)
         except DiskFullError:
             self.remove_folders(folders)
             raise
         self._filesystem.sync_dir(self._logs_folder)
-        return logs
+        return made
+
+    def _make_logs(self, topic: Topic, names: list[str]) -> list[PartitionLog]:
+        options = log_options(topic.values)
+        epoch = self._epoch_of_topic(topic.name in self._removed)
+        folders = [f"{self._logs_folder}/{name}" for name in names]
+        return [make_log(self._filesystem, folder, options, self._executor, epoch) for folder in folders]
 
     def remove_logs(self, topic: Topic) -> None:
         """Remove what there is of the topic's folders, durably."""

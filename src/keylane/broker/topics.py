@@ -14,7 +14,7 @@ import functools
 import logging
 import re
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.broker.topic_files import CREATING, DELETING, LIVE, Topic, TopicFiles, log_options
 from keylane.broker.topic_values import resolve
@@ -23,7 +23,7 @@ from keylane.errors import UsageError
 from keylane.storage.filesystem import DiskFullError, NoRoomError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Executor
 
     from keylane.broker.config import BrokerConfig
@@ -57,6 +57,20 @@ def check_topic_name(name: str) -> None:
         raise UsageError(f"topic name {name!r} is reserved for the broker")
 
 
+def metric_name(topic: str) -> str:
+    """How metrics name a topic."""
+    return topic.replace(".", "_")
+
+
+class NewTopic(NamedTuple):
+    """What to make."""
+
+    name: str
+    partition_count: int
+    settings: dict[str, str]
+    """Its own configs."""
+
+
 class TopicRegistry:
     """All topics of the node.
 
@@ -83,6 +97,8 @@ class TopicRegistry:
         """Of a topic; None when it is not there."""
         self._pending: dict[str, Topic] = {}
         """Topics being made or deleted: in the file, but not served."""
+        self._by_metric_name: dict[str, str] = {}
+        """Names of all topics, the pending ones too."""
         self._names: dict[uuid.UUID, str] = {}
         self.version = 0
         """Another one after each change of what topics and partitions there are."""
@@ -146,11 +162,8 @@ class TopicRegistry:
 
     def colliding(self, name: str) -> str | None:
         """A topic whose name differs only in '.' and '_', which metric names cannot tell apart; Kafka refuses it."""
-        if "." not in name and "_" not in name:
-            return None
-        plain = name.replace(".", "_")
-        others = (*self._topics, *self._pending)
-        return next((other for other in others if other != name and other.replace(".", "_") == plain), None)
+        other = self._by_metric_name.get(metric_name(name))
+        return None if other == name else other
 
     def load(self, snapshots: Mapping[str, Any] | None) -> None:
         """Read the registry and recover every log; `snapshots` are those of a clean shutdown. Blocks.
@@ -158,6 +171,7 @@ class TopicRegistry:
         Raises `DataFolderError` for damage.
         """
         for topic in self._files.load(snapshots or {}):
+            self._by_metric_name[metric_name(topic.name)] = topic.name
             if topic.state == LIVE:
                 self._admit(topic)
             else:
@@ -185,28 +199,49 @@ class TopicRegistry:
         except NoRoomError:
             self._pending[topic.name] = topic
             raise
+        del self._by_metric_name[metric_name(topic.name)]
 
     async def create(self, name: str, partition_count: int, settings: dict[str, str] | None = None) -> Topic:
-        """Make a topic; durable on return. The caller has checked name and counts.
+        """Make a topic; durable on return. The caller has checked name and count.
 
         Raises `FileExistsError` when it exists by now, and `StorageError`.
         """
+        made = (await self.create_all([NewTopic(name, partition_count, settings or {})]))[name]
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    async def create_all(self, wanted: Sequence[NewTopic]) -> dict[str, Topic | FileExistsError | StorageError]:
+        """Make topics of different names; durable on return. One that exists by now, or whose folder does, has an error
+        in its place.
+
+        Raises `StorageError` where none was made.
+        """
         async with self._change:
             await self._finish_interrupted()
-            if name in self._topics:
-                raise FileExistsError(f"topic {name!r} already exists")
-            settings = settings or {}
-            values = resolve(settings, self._files.config)
-            topic = Topic(name, uuid.uuid4(), partition_count, settings, values, CREATING)
-            await self._in_executor(self._files.check_no_leftovers, topic.log_names)
-            self._pending[name] = topic
+            found: dict[str, Topic | FileExistsError | StorageError] = {}
+            topics = []
+            for name, partition_count, settings in wanted:
+                values = resolve(settings, self._files.config)
+                topics.append(Topic(name, uuid.uuid4(), partition_count, settings, values, CREATING))
+                if name in self._topics:
+                    found[name] = FileExistsError(f"topic {name!r} already exists")
+            topics = [topic for topic in topics if topic.name not in found]
+            found |= await self._in_executor(self._files.leftovers, topics)
+            topics = [topic for topic in topics if topic.name not in found]
+            if not topics:
+                return found
+            self._pending |= {topic.name: topic for topic in topics}
+            self._by_metric_name |= {metric_name(topic.name): topic.name for topic in topics}
             await self._write()
-            logs = await self._in_executor(self._files.create_logs, topic)
-            await self._write(dataclasses.replace(topic, state=LIVE))
-            topic.state, topic.logs = LIVE, logs
-            del self._pending[name]
-            self._admit(topic)
-            return topic
+            made = await self._in_executor(self._files.create_logs, topics)
+            await self._write(*(dataclasses.replace(topic, state=LIVE) for topic in topics))
+            for topic, logs in zip(topics, made, strict=True):
+                topic.state, topic.logs = LIVE, logs
+                del self._pending[topic.name]
+                self._admit(topic)
+                found[topic.name] = topic
+            return found
 
     async def add_partitions(self, name: str, partition_count: int) -> None:
         """Give a topic more partitions, so that it has this many; durable on return.
@@ -296,8 +331,8 @@ class TopicRegistry:
         if self._failure is not None:
             raise self._failure
 
-    async def _write(self, changed: Topic | None = None) -> None:
-        """Replace the registry file; with `changed` in place of the topic of that name."""
-        topics = [*self._topics.values(), *self._pending.values()]
-        entries = [(changed if changed and topic.name == changed.name else topic).entry() for topic in topics]
+    async def _write(self, *changed: Topic) -> None:
+        """Replace the registry file; with `changed` in place of the topics of these names."""
+        topics = {topic.name: topic for topic in (*self._topics.values(), *self._pending.values(), *changed)}
+        entries = [topic.entry() for topic in topics.values()]
         await self._in_executor(self._files.write, entries)

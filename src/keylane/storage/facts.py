@@ -49,9 +49,11 @@ class LogFacts:
     def read(cls, filesystem: FileSystem, folder: str) -> LogFacts:
         """Raises `DataFolderError` for a file that is damaged or missing."""
         path = f"{folder}/{FACTS_FILE}"
-        if not filesystem.exists(path):
-            raise DataFolderError(f"{path} is missing: restore it from a copy, or run `keylane broker repair`")
-        value = read_sealed(filesystem, path, KIND)
+        try:
+            value = read_sealed(filesystem, path, KIND)
+        except FileNotFoundError as error:
+            text = f"{path} is missing: restore it from a copy, or run `keylane broker repair`"
+            raise DataFolderError(text) from error
         epochs = EpochHistory.read(value.get("epochs", ()) or EpochHistory().entries)  # format 2 had none
         return cls(filesystem, folder, start=value["start"], last=value["last"], epochs=epochs)
 

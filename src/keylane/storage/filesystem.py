@@ -16,6 +16,7 @@ import resource
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -24,7 +25,7 @@ from keylane.errors import PeerError
 from keylane.wire import codes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 FILL = b"\xe5"
 """What a reserve is filled with: no byte that content is likely to have in rows, as zeros are."""
@@ -117,7 +118,14 @@ class FileSystem(Protocol):
         """Open for reading and appending; makes the file when it is missing (its name is durable after `sync_dir`)."""
         ...
 
-    def read(self, path: str) -> bytes: ...
+    def read(self, path: str) -> bytes:
+        """All of a file. Raises `FileNotFoundError`."""
+        ...
+
+    def size_of(self, path: str) -> int:
+        """Of a file, in bytes. Raises `FileNotFoundError`."""
+        ...
+
     def write_atomic(self, path: str, data: bytes) -> None:
         """Replace the file at `path` by one with this content: durable, and whole or not at all after a crash. After a
         `DiskFullError` it is as before."""
@@ -125,7 +133,10 @@ class FileSystem(Protocol):
 
     def exists(self, path: str) -> bool: ...
     def is_dir(self, path: str) -> bool: ...
-    def listdir(self, path: str) -> list[str]: ...
+    def listdir(self, path: str) -> list[str]:
+        """Names, in order. Raises `FileNotFoundError`."""
+        ...
+
     def mkdir(self, path: str) -> None:
         """Make one folder; `FileExistsError` when it is there."""
         ...
@@ -134,6 +145,10 @@ class FileSystem(Protocol):
     def remove(self, path: str) -> None: ...
     def remove_tree(self, path: str) -> None: ...
     def sync_dir(self, path: str) -> None: ...
+    def sync_all(self, files: Sequence[str], folders: Sequence[str]) -> None:
+        """Return when the content of these files is durable, and then the names in these folders."""
+        ...
+
     def lock(self, path: str) -> FileLock | None:
         """Lock the file at `path` (made when missing); None when another process holds it."""
         ...
@@ -145,6 +160,11 @@ TEMPORARY_SUFFIX = ".tmp"
 
 FILL_BYTES = 1024 * 1024
 """Of a reserve, written at once."""
+
+
+SYNCS_AT_ONCE = 8
+"""A disk makes so many files durable in the time of one: ext4 commits its journal for all that wait (2,000 small files:
+8.3 s one after another, 0.5 s by 8 threads as by 32)."""
 
 
 class FullDisk:
@@ -294,8 +314,14 @@ class OsFileSystem:
     def open_append(self, path: str) -> AppendFile:
         return OsAppendFile(path, self._full_disk)
 
+    # pathlib takes longer than the system's calls, and a start makes some for each partition.
+
     def read(self, path: str) -> bytes:
-        return Path(path).read_bytes()
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+            return file.readall()
+
+    def size_of(self, path: str) -> int:
+        return os.stat(path).st_size  # noqa: PTH116
 
     def write_atomic(self, path: str, data: bytes) -> None:
         temporary, folder = path + TEMPORARY_SUFFIX, str(Path(path).parent)
@@ -321,13 +347,13 @@ class OsFileSystem:
         os.fsync(fd)
 
     def exists(self, path: str) -> bool:
-        return Path(path).exists()
+        return os.path.exists(path)  # noqa: PTH110
 
     def is_dir(self, path: str) -> bool:
-        return Path(path).is_dir()
+        return os.path.isdir(path)  # noqa: PTH112
 
     def listdir(self, path: str) -> list[str]:
-        return sorted(entry.name for entry in Path(path).iterdir())
+        return sorted(os.listdir(path))  # noqa: PTH208
 
     def mkdir(self, path: str) -> None:
         with self._full_disk.watch(path):
@@ -346,6 +372,18 @@ class OsFileSystem:
     def sync_dir(self, path: str) -> None:
         with self._opened_folder(path) as fd:
             self._sync_fd(fd)
+
+    def sync_all(self, files: Sequence[str], folders: Sequence[str]) -> None:
+        with ThreadPoolExecutor(SYNCS_AT_ONCE) as threads:
+            list(threads.map(self._sync_file, files))
+            list(threads.map(self.sync_dir, folders))
+
+    def _sync_file(self, path: str) -> None:
+        file = self.open_append(path)
+        try:
+            file.sync()
+        finally:
+            file.close()
 
     @contextmanager
     def _opened_folder(self, path: str) -> Iterator[int]:

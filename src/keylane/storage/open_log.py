@@ -31,26 +31,20 @@ def create_log(
     filesystem: FileSystem, folder: str, options: LogOptions, executor: Executor, leader_epoch: int = 0
 ) -> PartitionLog:
     """A new, empty log in a new folder, durable but for the folder's own name (the caller syncs its parent)."""
-    (log,) = create_logs(filesystem, [folder], options, executor, leader_epoch)
+    log = make_log(filesystem, folder, options, executor, leader_epoch)
+    sync_logs(filesystem, [folder])
     return log
 
 
-def create_logs(
-    filesystem: FileSystem, folders: Sequence[str], options: LogOptions, executor: Executor, leader_epoch: int
-) -> list[PartitionLog]:
-    """The same for many, which a disk makes durable in less time than one after the other."""
-    logs = [_make_log(filesystem, folder, options, executor, leader_epoch) for folder in folders]
-    for folder in folders:
-        file = filesystem.open_append(f"{folder}/{FACTS_FILE}")
-        file.sync()
-        file.close()
-        filesystem.sync_dir(folder)
-    return logs
+def sync_logs(filesystem: FileSystem, folders: Sequence[str]) -> None:
+    """Make new logs durable, but for their folders' own names."""
+    filesystem.sync_all([f"{folder}/{FACTS_FILE}" for folder in folders], folders)
 
 
-def _make_log(
+def make_log(
     filesystem: FileSystem, folder: str, options: LogOptions, executor: Executor, leader_epoch: int
 ) -> PartitionLog:
+    """A new, empty log in a new folder. The caller syncs it."""
     filesystem.mkdir(folder)
     segment = Segment(f"{folder}/{segment_name(0)}", 0, 0, options.index_interval_bytes)
     segment.open(filesystem)
@@ -178,8 +172,7 @@ def restore_log(
     segments = []
     for base_offset, start, size, max_timestamp, max_timestamp_position, first_timestamp in snapshot["segments"]:
         segment = Segment(f"{folder}/{segment_name(base_offset)}", base_offset, start, options.index_interval_bytes)
-        found = segment.open(filesystem).size
-        segment.close()
+        found = filesystem.size_of(segment.path)
         if found < size:
             raise DataFolderError(f"{segment.path} has {found} bytes, and had {size} at the last clean stop; {WAY_OUT}")
         if found > size:
@@ -235,9 +228,12 @@ def base_of(name: str) -> int:
 
 def segment_names(filesystem: FileSystem, folder: str) -> list[str]:
     """The files of a partition's segments, in order. Raises `DataFolderError`."""
-    if not filesystem.exists(folder):
-        raise DataFolderError(f"{folder} is missing, and the topic registry lists it: restore the folder from a copy")
-    names = [name for name in filesystem.listdir(folder) if name.endswith(SUFFIX)]
+    try:
+        found = filesystem.listdir(folder)
+    except FileNotFoundError as error:
+        text = f"{folder} is missing, and the topic registry lists it: restore the folder from a copy"
+        raise DataFolderError(text) from error
+    names = [name for name in found if name.endswith(SUFFIX)]
     for name in names:
         digits = name.removesuffix(SUFFIX)
         if len(digits) != NAME_DIGITS or not digits.isdigit():

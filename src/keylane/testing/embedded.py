@@ -23,7 +23,7 @@ from keylane.storage.filesystem import OsAppendFile, OsFileSystem, now_ms
 from keylane.testing.faults import Disconnect, Fault, Faults
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Coroutine, Mapping, Sequence
     from types import TracebackType
 
     from keylane.broker.node import Node
@@ -239,4 +239,7 @@ class _UnsyncedFileSystem(OsFileSystem):
         """Nothing."""
 
     def sync_dir(self, path: str) -> None:
+        """Nothing."""
+
+    def sync_all(self, files: Sequence[str], folders: Sequence[str]) -> None:
         """Nothing."""

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
 from keylane.broker.config_resources import topic_configs
 from keylane.broker.topic_settings import KEPT, check_settings
-from keylane.broker.topics import MAX_PARTITIONS, check_topic_name
+from keylane.broker.topics import MAX_PARTITIONS, NewTopic, check_topic_name, metric_name
 from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
     from keylane.broker.topic_files import Topic
@@ -42,39 +44,31 @@ class _RefusedError(Exception):
         self.code = code
 
 
-class _Plan(NamedTuple):
-    partition_count: int
-    settings: dict[str, str]
-
-
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     version = header.api_version
     module = response_module("create_topics", version)
     counts = Counter(topic.name for topic in request.topics)
-    results = []
-    for name, count in counts.items():
-        wanted = next(topic for topic in request.topics if topic.name == name)
+    plans: dict[str, NewTopic | _RefusedError] = {}
+    planned: dict[str, str] = {}
+    """Names by how metrics name them."""
+    for wanted in request.topics:
+        name, count = wanted.name, counts[wanted.name]
+        if count > 1:
+            plans[name] = _RefusedError(codes.INVALID_REQUEST, f"topic {name!r} is in the request {count} times")
+            continue
         try:
-            if count > 1:
-                raise _RefusedError(codes.INVALID_REQUEST, f"topic {name!r} is in the request {count} times")
             plan = _plan(wanted, node)
-            topic = None if request.validate_only else await _create(name, plan, node)
-            results.append(_made(module, name, plan, topic, node))
+            if (other := planned.setdefault(metric_name(name), name)) != name:
+                raise _colliding(name, other)
+            plans[name] = plan
         except _RefusedError as error:
-            results.append(
-                entity(
-                    module.CreatableTopicResult,
-                    name=name,
-                    topic_id=None,
-                    error_code=ErrorCode(error.code),
-                    error_message=str(error),
-                    configs=None,
-                )
-            )
+            plans[name] = error
+    made = {} if request.validate_only else await _create(plans.values(), node)
+    results = [_result(module, name, plan, made.get(name), node) for name, plan in plans.items()]
     return module.CreateTopicsResponse(throttle_time=datetime.timedelta(0), topics=tuple(results))
 
 
-def _plan(wanted: Any, node: Node) -> _Plan:
+def _plan(wanted: Any, node: Node) -> NewTopic:
     """What to make. Raises `_RefusedError`."""
     try:
         check_topic_name(wanted.name)
@@ -84,16 +78,18 @@ def _plan(wanted: Any, node: Node) -> _Plan:
         raise _RefusedError(codes.TOPIC_ALREADY_EXISTS, f"topic {wanted.name!r} already exists")
     other = node.topics.colliding(wanted.name)
     if other is not None:
-        raise _RefusedError(
-            codes.INVALID_TOPIC_EXCEPTION,
-            f"topic {wanted.name!r} collides with {other!r}: they differ only in '.' and '_'",
-        )
+        raise _colliding(wanted.name, other)
     partition_count = _assigned(wanted, node) if wanted.assignments else _counted(wanted, node)
     try:
         settings = check_settings((config.name, config.value) for config in wanted.configs)
     except UsageError as error:
         raise _RefusedError(codes.INVALID_CONFIG, str(error)) from error
-    return _Plan(partition_count, settings)
+    return NewTopic(wanted.name, partition_count, settings)
+
+
+def _colliding(name: str, other: str) -> _RefusedError:
+    message = f"topic {name!r} collides with {other!r}: they differ only in '.' and '_'"
+    return _RefusedError(codes.INVALID_TOPIC_EXCEPTION, message)
 
 
 def _counted(wanted: Any, node: Node) -> int:
@@ -136,16 +132,31 @@ def _assigned(wanted: Any, node: Node) -> int:
     return count
 
 
-async def _create(name: str, plan: _Plan, node: Node) -> Topic:
+async def _create(plans: Iterable[NewTopic | _RefusedError], node: Node) -> dict[str, Topic | _RefusedError]:
+    wanted = [plan for plan in plans if isinstance(plan, NewTopic)]
     try:
-        return await node.topics.create(name, plan.partition_count, plan.settings)
-    except FileExistsError as error:
-        raise _RefusedError(codes.TOPIC_ALREADY_EXISTS, str(error)) from error
+        made = await node.topics.create_all(wanted)
     except StorageError as error:
-        raise _RefusedError(codes.KAFKA_STORAGE_ERROR, str(error)) from error
+        return {plan.name: _RefusedError(codes.KAFKA_STORAGE_ERROR, str(error)) for plan in wanted}
+    found: dict[str, Topic | _RefusedError] = {}
+    for name, one in made.items():
+        if isinstance(one, FileExistsError):
+            found[name] = _RefusedError(codes.TOPIC_ALREADY_EXISTS, str(one))
+        elif isinstance(one, StorageError):
+            found[name] = _RefusedError(codes.KAFKA_STORAGE_ERROR, str(one))
+        else:
+            found[name] = one
+    return found
 
 
-def _made(module: Any, name: str, plan: _Plan, topic: Topic | None, node: Node) -> Any:
+def _result(
+    module: Any, name: str, plan: NewTopic | _RefusedError, topic: Topic | _RefusedError | None, node: Node
+) -> Any:
+    """Of one topic; `topic` is None where it was only to be checked."""
+    if isinstance(plan, _RefusedError):
+        return _refused(module, name, plan)
+    if isinstance(topic, _RefusedError):
+        return _refused(module, name, topic)
     configs: tuple[Any, ...] = ()
     if hasattr(module, "CreatableTopicConfigs"):
         configs = tuple(
@@ -163,4 +174,15 @@ def _made(module: Any, name: str, plan: _Plan, topic: Topic | None, node: Node) 
         num_partitions=plan.partition_count,
         replication_factor=1,
         configs=configs,
+    )
+
+
+def _refused(module: Any, name: str, error: _RefusedError) -> Any:
+    return entity(
+        module.CreatableTopicResult,
+        name=name,
+        topic_id=None,
+        error_code=ErrorCode(error.code),
+        error_message=str(error),
+        configs=None,
     )
