@@ -1,4 +1,5 @@
-"""What a node believes of producers when its own files know less than its logs do: nothing is given twice.
+"""What a node believes of producers when its files know less than its logs do, or its folder less than its producers:
+nothing is given twice.
 
 An id, or an epoch of one, that is given twice makes new batches look like old ones: acknowledged, and never written.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -14,9 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keylane.broker import leader_epochs
 from keylane.broker.config import BrokerConfig
 from keylane.broker.node import Node
-from keylane.broker.producer_ids import BLOCK_SIZE
+from keylane.broker.producer_ids import BLOCK_SIZE, IDS_OF_AN_EPOCH
 from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.errors import DataFolderError
 from keylane.wire import codes
@@ -29,13 +32,14 @@ if TYPE_CHECKING:
 
 DATA = "/data"
 IDS = f"{DATA}/producer-ids.json"
+LEADER_EPOCH = f"{DATA}/leader-epoch.json"
 JOURNAL = f"{DATA}/coordinator/0000000001.journal"
 CONFIG = BrokerConfig(offsets_topic_num_partitions=1)
 TRANSACTIONAL = 0x10
 
 
-async def open_node(filesystem: SimulatedFileSystem) -> Node:
-    node = await Node.open(filesystem, DATA, CONFIG, lambda: 1_000_000)
+async def open_node(filesystem: SimulatedFileSystem, now_ms: int = 1_000_000) -> Node:
+    node = await Node.open(filesystem, DATA, CONFIG, lambda: now_ms)
     await node.coordinator.loaded()
     return node
 
@@ -136,23 +140,30 @@ def test_what_is_acknowledged_is_there_whatever_became_of_the_file(
             await node.close()
 
     assert asyncio.run(found()) == history.acknowledged
-    # An id that was given and never written with may be given again: nothing but the file knew of it.
-    written = [value.split()[1] for value in history.acknowledged if value.endswith(b" 0")]
-    assert len(set(written)) == len(written)
+    assert len(set(history.given)) == len(history.given)
 
 
-def test_ids_go_on_a_block_above_those_in_the_logs_and_it_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    history = History()
-    asyncio.run(history.run(3, 2, "stop"))
-    put(history.filesystem, IDS, None)
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(history.run(1, 2, "stop"))
-    assert history.given == [0, 1, 2, 2 + BLOCK_SIZE + 1]
-    (told,) = [record.message for record in caplog.records]
-    assert told == (
-        f"{IDS} says that ids start at 0, and producer id 2 is in use: the file is missing, or an older copy of "
-        f"itself; ids go on from {2 + BLOCK_SIZE + 1}"
-    )
+def test_a_folder_that_is_put_back_gives_no_id_that_a_living_producer_has() -> None:
+    """Its id was given after the copy was made, so that nothing in the copy knows it."""
+
+    async def scenario() -> list[bytes]:
+        filesystem = SimulatedFileSystem()
+        node = await open_node(filesystem, leader_epochs.FIRST_TICK_MS + 10_000)
+        await node.topics.create("t", 1)
+        await node.close()
+        copy = filesystem.after_crash()
+        node = await open_node(filesystem, leader_epochs.FIRST_TICK_MS + 20_000)
+        living = Producer(await node.producer_ids.new_id(), 0)
+        await node.close()
+        node = await open_node(copy, leader_epochs.FIRST_TICK_MS + 30_000)
+        try:
+            await produce(log_of(node), living, 0, b"of the living one")
+            await produce(log_of(node), Producer(await node.producer_ids.new_id(), 0), 0, b"of a new one")
+            return await values(log_of(node))
+        finally:
+            await node.close()
+
+    assert asyncio.run(scenario()) == [b"of the living one", b"of a new one"]
 
 
 def test_an_expired_producer_still_counts_after_a_clean_stop() -> None:
@@ -160,12 +171,12 @@ def test_an_expired_producer_still_counts_after_a_clean_stop() -> None:
         filesystem = SimulatedFileSystem()
         node = await open_node(filesystem)
         await node.topics.create("t", 1)
-        await produce(log_of(node), Producer(5, 0), 0, b"a")
+        await produce(log_of(node), Producer(2**62, 0), 0, b"a")
         log_of(node).expire_producers(2_000_000)
         assert log_of(node).producers() == []
         await node.close()
         node = await open_node(filesystem)
-        assert await node.producer_ids.new_id() == 5 + BLOCK_SIZE + 1
+        assert await node.producer_ids.new_id() == 2**62 + BLOCK_SIZE + 1
         await node.close()
 
     asyncio.run(scenario())
@@ -185,18 +196,32 @@ async def transaction(node: Node, producer: Producer, sequence: int, value: byte
     await transactions.settled()
 
 
-def test_ids_of_transactional_producers_count_though_they_wrote_nothing() -> None:
-    async def scenario() -> None:
+def test_ids_go_on_a_block_above_those_that_wrote_nothing_and_it_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of transactional producers, which the journal knows; both files are lost, and the same leader epoch is taken."""
+    monkeypatch.setattr("keylane.broker.leader_epochs.secrets.randbelow", lambda _: 0)
+
+    async def scenario() -> int:
         filesystem = SimulatedFileSystem()
         node = await open_node(filesystem)
-        assert await init(node) == (0, 0)
+        assert await init(node) == (IDS_OF_AN_EPOCH, 0)
         await node.close()
         put(filesystem, IDS, None)
+        put(filesystem, LEADER_EPOCH, None)
         node = await open_node(filesystem)
-        assert await node.producer_ids.new_id() == BLOCK_SIZE + 1
-        await node.close()
+        try:
+            return await node.producer_ids.new_id()
+        finally:
+            await node.close()
 
-    asyncio.run(scenario())
+    with caplog.at_level(logging.WARNING):
+        assert asyncio.run(scenario()) == IDS_OF_AN_EPOCH + BLOCK_SIZE + 1
+    (told,) = [record.message for record in caplog.records if IDS in record.message]
+    assert told == (
+        f"{IDS} says that ids start at {IDS_OF_AN_EPOCH}, and producer id {IDS_OF_AN_EPOCH} is in use: the file is "
+        f"missing, or an older copy of itself; ids go on from {IDS_OF_AN_EPOCH + BLOCK_SIZE + 1}"
+    )
 
 
 def test_an_epoch_is_not_given_twice_by_an_older_copy_of_the_journal(caplog: pytest.LogCaptureFixture) -> None:
@@ -224,7 +249,8 @@ def test_an_epoch_is_not_given_twice_by_an_older_copy_of_the_journal(caplog: pyt
 
     with caplog.at_level(logging.WARNING):
         assert asyncio.run(scenario()) == [b"before", b"after"]
-    assert "transactional id x: the journal has epoch 0 of producer id 0, and a log has epoch 1" in caplog.text
+    told = r"transactional id x: the journal has epoch 0 of producer id \d+, and a log has epoch 1"
+    assert re.search(told, caplog.text)
 
 
 def test_an_open_transaction_that_the_journal_does_not_know_is_refused() -> None:
@@ -242,5 +268,6 @@ def test_an_open_transaction_that_the_journal_does_not_know_is_refused() -> None
         put(filesystem, JOURNAL, copy)
         await open_node(filesystem)
 
-    with pytest.raises(DataFolderError, match="t-0 has an open transaction of producer id 0 from offset 0 on, which"):
+    told = r"t-0 has an open transaction of producer id \d+ from offset 0 on, which"
+    with pytest.raises(DataFolderError, match=told):
         asyncio.run(scenario())

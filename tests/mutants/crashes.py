@@ -112,7 +112,14 @@ MUTANTS = [
         "after a start ids go on right behind the highest one that a log knows",
         "ProducerIds.start_above",
         instead("BLOCK_SIZE", "0"),
-        "crash/test_lost_producer_state.py::test_ids_go_on_a_block_above_those_in_the_logs_and_it_is_told",
+        "crash/test_lost_producer_state.py::test_ids_go_on_a_block_above_those_that_wrote_nothing_and_it_is_told",
+    ),
+    Mutant(
+        "crash matrix: a producer id or an epoch is never given twice",
+        "a folder that is put back gives the ids again that producers outside it have",
+        "ProducerIds.load",
+        instead("IDS_OF_AN_EPOCH", "0"),
+        "crash/test_lost_producer_state.py::test_a_folder_that_is_put_back_gives_no_id_that_a_living_producer_has",
     ),
     Mutant(
         "crash matrix: a producer id or an epoch is never given twice",

@@ -218,7 +218,7 @@ class Node:
         for log in self.topics.logs():
             log.begin_epoch(self.leader_epoch)
         self._remove_snapshots()
-        self.producer_ids.load()
+        self.producer_ids.load(self.leader_epoch)
         self.group_configs.load()
         self.features.load()
         self.producer_ids.start_above(max((log.highest_producer_id for log in self.topics.logs()), default=-1))

@@ -3,6 +3,9 @@
 The file is not believed alone: it may be missing, or an older copy of itself. A log takes the first batches of an id
 that it knows for ones that it has, so an id that is given twice is records that are acknowledged and never written.
 Therefore ids start above every one that the logs and the journal know.
+
+Nor is the folder believed: where it was put back to an older state, producers that live outside it have ids that
+nothing in it knows. So each start gives ids of its own leader epoch, which no copy of the folder repeats.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ logger = logging.getLogger("keylane.broker")
 KIND = "producer-ids"
 BLOCK_SIZE = 1_000
 """Ids reserved at once; what is left of a block at a restart is never used (Kafka's figure)."""
+IDS_OF_AN_EPOCH = 2**31
+"""More than a start gives; with the largest leader epoch an id still fits Kafka's int64."""
 
 
 class ProducerIds:
@@ -37,10 +42,11 @@ class ProducerIds:
         self._reserved_until = 0
         self._reserving = asyncio.Lock()
 
-    def load(self) -> None:
-        """Read where the next block starts. Blocks; raises `DataFolderError` for damage."""
-        if self._filesystem.exists(self._path):
-            self._next = self._reserved_until = read_sealed(self._filesystem, self._path, KIND)
+    def load(self, leader_epoch: int) -> None:
+        """Read where the next block starts, which is not below the ids of this start's leader epoch. Blocks; raises
+        `DataFolderError` for damage."""
+        kept = read_sealed(self._filesystem, self._path, KIND) if self._filesystem.exists(self._path) else 0
+        self._next = self._reserved_until = max(kept, leader_epoch * IDS_OF_AN_EPOCH)
 
     def start_above(self, highest: int) -> None:
         """Give no id that may be in use, now that this one was found in a log or the journal; -1 for none.

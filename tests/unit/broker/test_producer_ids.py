@@ -14,7 +14,7 @@ PATH = "/producer-ids.json"
 
 async def take(filesystem: SimulatedFileSystem, count: int) -> list[int]:
     ids = ProducerIds(filesystem, PATH, InlineExecutor())
-    ids.load()
+    ids.load(leader_epoch=0)
     return list(await asyncio.gather(*(ids.new_id() for _ in range(count))))
 
 
