@@ -157,6 +157,28 @@ def test_what_a_restored_store_has_lost_runs_and_what_was_skipped_does_not_stand
     assert world.booked() == Counter(numbers(0, 80))
 
 
+def test_what_retention_has_taken_in_the_meantime_is_told_and_the_rest_runs(world: World) -> None:
+    backup = world.folder / "backup.db"
+    world.produce(numbers(0, 20))
+    world.run()
+    with closing(sqlite3.connect(world.store)) as database:
+        database.execute("VACUUM INTO ?", (str(backup),))
+    world.produce(numbers(20, 60))
+    world.run()
+    for file in world.folder.glob("booked.db*"):
+        file.unlink()
+    shutil.move(backup, world.store)
+    Admin({"bootstrap.servers": world.broker.bootstrap}).delete_records({("orders", 0): 60})
+    world.produce(numbers(60, 70))
+    world.run(is_right=False)
+    (found,) = planned(world)
+    assert (found["missing"], found["gone"], found["new_offset"]) == (0, 40, 60)
+    assert "of 40 offsets more" in world.keylane("store", "check", str(world.file), is_right=False)
+    assert "of 40 offsets more" in world.keylane("store", "forget", str(world.file), "--execute")
+    world.run()
+    assert world.booked() == Counter([*numbers(0, 20), *numbers(60, 70)])
+
+
 def test_an_offset_that_an_operator_has_set_is_accepted(world: World) -> None:
     world.produce(numbers(0, 20))
     world.run()

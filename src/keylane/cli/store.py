@@ -23,7 +23,7 @@ examples:
 
 It reads the whole log of the pipeline's topics, and says of each partition where the group and the store are, from
 which offset on the log is another one than the store has processed, and how many of its records the store has not
-though they count as done. Changes nothing.
+though they count as done. "Gone" counts those that the log has no longer, either: they cannot run. Changes nothing.
 exit codes: 0 when nothing is missing; 1 when something is, or no broker or store answers; 2 for wrong usage
 """
 
@@ -112,12 +112,13 @@ def print_findings(report: Report) -> None:
         "LOG END",
         "OTHER FROM",
         "MISSING",
+        "GONE",
         "MAY REPEAT",
         "NEW",
     )
     names = (
         "topic", "partition", "committed", "store_position", "purged_below", "log_end_offset", "other_log_from",
-        "missing", "unsure", "new_offset",
+        "missing", "gone", "unsure", "new_offset",
     )  # fmt: skip
     rows = [tuple("-" if one[name] is None else one[name] for name in names) for one in report["partitions"]]
     print_table(headings, rows, numbers=range(1, len(names)))
@@ -129,6 +130,11 @@ def print_findings(report: Report) -> None:
         say(f"group {report['group']}: {missing} records {done}")
     else:
         say(DRY_RUN)
+    if gone := sum(one["gone"] for one in report["partitions"]):
+        say(
+            f"of {gone} offsets more that count as done neither the store has the records nor the log: below its start "
+            "retention has taken them, and what they did in the store's database has to come from elsewhere"
+        )
 
 
 def run_schema(args: argparse.Namespace) -> int:

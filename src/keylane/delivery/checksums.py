@@ -15,7 +15,7 @@ from keylane.delivery.positions import map_of, unseen
 from keylane.offsets import OffsetMap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from keylane.delivery.stores import Position
 
@@ -52,6 +52,8 @@ class Comparison:
     """The log is another one from here on; None where it is the one that it was."""
     missing: list[int] = field(default_factory=list)
     """Offsets whose records the store has not, though the group, or the store, has them for done."""
+    gone: int = 0
+    """How many offsets more the group has for done, and neither the store nor the log has: below the log's start."""
     unsure: int = 0
     """How many of these may have been processed: they lie between the last record that is known to be the same and the
     first that is not."""
@@ -75,27 +77,33 @@ def compare(log: Iterable[tuple[int, int]], log_start: int, log_end: int, kept: 
             if had != ABSENT:
                 others.append(offset)
     cut = sorted(offset for offset in kept.places if offset >= log_end)
-    lost = [offset for offset in _unseen_of(kept, log_start, log_end) if offset not in kept.places]
+    done = _unseen_of(kept, log_start)
+    lost = [offset for run in done for offset in _within(run, log_start, log_end) if offset not in kept.places]
+    below = [_within(run, 0, log_start) for run in done]
+    gone = sum(map(len, below)) - sum(offset in run for run in below for offset in kept.places)
     if not (others or cut or kept.below > log_end):
-        return Comparison(missing=lost)
+        return Comparison(missing=lost, gone=gone)
     first_other = others[0] if others else log_end
     if same_below < kept.same_below <= first_other:  # else the group is wrong about this log
         same_below = kept.same_below
         behind = [offset for offset in behind if offset >= min(same_below, kept.below)]  # the others are purged
     unsure = sum(offset < min(first_other, kept.below) for offset in behind)
     missing = [offset for offset in lost if offset < same_below] + behind
-    return Comparison(same_below, missing, unsure, [*others, *cut])
+    return Comparison(same_below, missing, gone, unsure, [*others, *cut])
 
 
-def _unseen_of(kept: Kept, log_start: int, log_end: int) -> Iterable[int]:
+def _within(run: range, begin: int, end: int) -> range:
+    return range(max(run.start, begin), min(run.stop, end))
+
+
+def _unseen_of(kept: Kept, log_start: int) -> Sequence[range]:
     """What the group has for done, and the store has not seen."""
     if kept.committed is None:
-        return
+        return ()
     if kept.position is not None:
         seen = map_of(kept.position)
     elif kept.below or None in kept.places.values():  # of before positions were noted
         seen = kept.committed
     else:
         seen = OffsetMap(min(log_start, kept.committed.base))
-    for run in unseen(kept.committed, seen):
-        yield from range(max(run.start, log_start), min(run.stop, log_end))
+    return unseen(kept.committed, seen)

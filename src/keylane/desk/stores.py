@@ -45,7 +45,7 @@ class Finding:
 
     @property
     def is_well(self) -> bool:
-        return self.comparison.same_below is None and not self.comparison.missing
+        return self.comparison.same_below is None and not self.comparison.missing and not self.comparison.gone
 
     @property
     def purged_below(self) -> int:
@@ -75,6 +75,7 @@ class Finding:
             "other_log_from": found.same_below,
             "missing": len(found.missing),
             "first_missing": found.missing[0] if found.missing else None,
+            "gone": found.gone,
             "unsure": found.unsure,
             "new_offset": self.start,
         }

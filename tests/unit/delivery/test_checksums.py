@@ -84,6 +84,13 @@ def test_what_an_emptied_store_has_lost_is_missing_as_far_as_the_log_has_it() ->
     assert found.missing == [*range(40, 70), *range(71, 81)]
 
 
+def test_what_neither_a_restored_store_nor_the_log_has_is_gone() -> None:
+    found = compare([], 40, 100, kept([*range(30), 35], 0, 30, OffsetMap(60)))
+    assert (found.missing, found.gone) == ([*range(40, 60)], 9)
+    found = compare([], 60, 100, kept(range(30), 0, 30, OffsetMap(60)))
+    assert (found.same_below, found.missing, found.gone) == (None, [], 30)
+
+
 def test_places_of_before_there_were_checksums_say_nothing() -> None:
     places: dict[int, int | None] = dict.fromkeys(range(100))
     assert compare(log(0, 100), 0, 100, Kept(places, 0, None, OffsetMap(100))).same_below is None
