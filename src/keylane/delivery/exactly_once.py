@@ -368,11 +368,11 @@ class House:
         """The store knows nothing of this topic. Raises `StoreError` where it does under another cluster's id."""
         if self._identities.has_own_scope:
             return
-        ours = self._identities.scope(start.topic).rpartition("/")[0]
+        ours = f"{self._cluster}/{self._group}/{start.topic}/"  # then comes an id, which may have a / in it
         others = set()
         for scope in transaction.scopes():
             cluster, _, rest = scope.partition("/")
-            if scope.startswith(f"{ours}/"):
+            if scope.startswith(ours):
                 return
             if rest.startswith(f"{self._group}/{start.topic}/"):
                 others.add(cluster)

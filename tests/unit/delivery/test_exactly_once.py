@@ -663,6 +663,16 @@ def test_a_group_that_is_known_under_another_cluster_is_refused(tmp_path: Path) 
     replays.once(note, base=10).close()
 
 
+def test_a_topic_that_is_made_anew_is_of_the_same_cluster(tmp_path: Path) -> None:
+    """Ids are in Base64, and one in four has a / in it."""
+    replays = Replays(tmp_path)
+    assert replays.run(note) is None
+    once = Once(replays.pipeline(note), "cluster", lambda _: "TE/+hfIfRo+Q4iBvs7dEvw")
+    start = Start("t", 0, 1, OffsetMap(0), 0, 10, is_new=True)
+    assert once.check([start]) == [start]
+    once.close()
+
+
 def test_a_store_of_keys_tells_as_much(tmp_path: Path) -> None:
     """Of the group, the cluster and its own past."""
     replays = Replays(tmp_path)
