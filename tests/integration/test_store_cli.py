@@ -108,6 +108,22 @@ def test_of_a_folder_that_was_put_back_exactly_the_new_records_run(world: World)
     assert world.booked() == Counter(numbers(0, 80) + numbers(0, 50, "new"))
 
 
+def test_a_folder_that_was_put_back_without_new_records_goes_on_where_the_store_is(world: World) -> None:
+    """The log has what it had, and the group's commits went back alone."""
+    data, backup = world.folder / "data", world.folder / "backup"
+    world.produce(numbers(0, 40))
+    world.restart(lambda: shutil.copytree(data, backup))
+    world.run()
+    world.restart(partial(put_back, backup, data))
+    assert "what was processed below 40 is purged from the store" in world.run(is_right=False)
+    (found,) = planned(world)
+    assert (found["other_log_from"], found["missing"], found["new_offset"]) == (None, 0, 40)
+    world.keylane("store", "forget", str(world.file), "--execute")
+    world.produce(numbers(40, 50))
+    world.run()
+    assert world.booked() == Counter(numbers(0, 50))
+
+
 def test_below_where_a_group_was_set_back_nothing_runs_again(world: World) -> None:
     """All was purged at once, so that no sample says where the log became another one; who has set it back knows."""
     data, backup = world.folder / "data", world.folder / "backup"

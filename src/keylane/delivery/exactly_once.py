@@ -401,7 +401,8 @@ class House:
             f"was processed below {below} is purged from the store: those records would be skipped. If the log is the "
             f"one that it was, set the group's offset to {below}: nothing is lost or repeated. If it was restored or "
             f"cut, {below} loses what is new below it, and another group.id repeats what is old: `keylane store "
-            "check` tells them apart, and `keylane store forget` makes exactly the new ones run"
+            "check` tells them apart, and `keylane store forget` makes exactly the new ones run. Outputs of the old "
+            "ones are not kept any more: what their topics have lost with the log stays lost"
         )
 
     # --- commits ---

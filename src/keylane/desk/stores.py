@@ -56,9 +56,10 @@ class Finding:
     @property
     def start(self) -> int | None:
         """The offset from which the group has to begin, so that what is missing runs; None: it need not be set."""
-        if self.is_well:
-            return None
         committed = self.kept.committed
+        if self.is_well:
+            begin = self.log_start if committed is None else committed.base
+            return self.kept.below if begin < self.kept.below else None  # the group alone went back, or its commits
         first = [] if committed is None else [committed.base]
         return max(min([self.log_end, *first, *self.comparison.missing]), self.purged_below)
 
