@@ -12,7 +12,7 @@ import contextvars
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from keylane.errors import UsageError
 from keylane.foreign_errors import judged_decoding
@@ -20,7 +20,7 @@ from keylane.options import is_coroutine_function, takes_context
 from keylane.records import DecodedRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 
     from keylane.pipeline import Pipeline
     from keylane.records import Context, Record
@@ -32,9 +32,7 @@ Deserializer = Any
 Seen = Any
 """What user code gets, or returns."""
 Decoded = Any
-"""A function of what a handler would get that returns what it gets instead."""
-Awaited = Any
-"""A coroutine function of what `decoded` made that returns what the handler gets, with what it had to await."""
+"""A function of what a handler would get that returns what it gets instead, or an awaitable of it."""
 Headers = list[tuple[str, bytes | None]]
 
 
@@ -64,16 +62,23 @@ class Decoder:
         self._value = value
         self._may_wait = may_wait
 
-    def decoded(self, record: Record) -> DecodedRecord:
+    def decoded(self, record: Record) -> DecodedRecord | Awaitable[DecodedRecord]:
         """Raises what a deserializer raises."""
-        topic = record.topic
+        message, may_wait = record.message, self._may_wait
 
         def headers() -> Headers:
             return record.headers
 
-        waits = self._may_wait
-        key = made_of(self._key, record.raw_key, topic, "key", headers, may_wait=waits)
-        value = made_of(self._value, record.raw_value, topic, "value", headers, may_wait=waits)
+        topic, key, value = message.topic(), message.key(), message.value()
+        is_left = False
+        if self._key is not None:
+            key = made_of(self._key, key, topic, "key", headers, may_wait=may_wait)
+            is_left = may_wait and waits(key)
+        if self._value is not None:
+            value = made_of(self._value, value, topic, "value", headers, may_wait=may_wait)
+            is_left = is_left or (may_wait and waits(value))
+        if is_left:
+            return _awaited(record, key, value)
         return DecodedRecord.of(record, key, value)
 
 
@@ -89,9 +94,11 @@ def made_of(
     """Raises what the deserializer raises: as an `UndecodableError` or an `OutageError`, where it is clear which."""
     if deserializer is None:
         return raw
-    with judged():
+    try:  # not `judged`, which costs as much as a quick deserializer
         made = deserializer(raw, Field(topic, field, headers))
-    if waits(made) and not may_wait:
+    except Exception as error:
+        raise_judged(error)
+    if not may_wait and waits(made):
         made.close()
         raise UsageError(
             f"{field}_deserializer returned a coroutine: it goes with a handler that is declared with `async def`"
@@ -105,10 +112,15 @@ def judged() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        judged = judged_decoding(error)
-        if judged is error:
-            raise
-        raise judged from error
+        raise_judged(error)
+
+
+def raise_judged(error: Exception) -> NoReturn:
+    """Raise what a deserializer has raised, as what it means."""
+    meant = judged_decoding(error)
+    if meant is error:
+        raise error
+    raise meant from error
 
 
 def waits(made: Seen) -> bool:
@@ -116,13 +128,10 @@ def waits(made: Seen) -> bool:
     return hasattr(type(made), "__await__")
 
 
-async def awaited_record(made: DecodedRecord) -> DecodedRecord:
-    """A record whose key and value were awaited, where deserializers are coroutine functions."""
-    if not (waits(made.key) or waits(made.value)):
-        return made
+async def _awaited(record: Record, key: Seen, value: Seen) -> DecodedRecord:
+    """What deserializers made that are coroutine functions."""
     with judged():
-        key = await made.key if waits(made.key) else made.key
-        return DecodedRecord.of(made, key, await made.value if waits(made.value) else made.value)
+        return DecodedRecord.of(record, await key if waits(key) else key, await value if waits(value) else value)
 
 
 QUICK_S = 0.005
@@ -141,28 +150,35 @@ class Beside:
     waits for a first one, and records of known schemas pass meanwhile. Thread safety: the asyncio loop's.
     """
 
-    def __init__(self, decoded: Decoded, awaited: Awaited, kind_of: Callable[[Seen], Hashable]) -> None:
+    def __init__(self, decoded: Decoded, kind_of: Callable[[Seen], Hashable]) -> None:
         self._decoded = decoded
-        self._awaited = awaited
         self._kind_of = kind_of
         self._quick: set[Hashable] = set()
         self._threads = ThreadPoolExecutor(THREADS, "keylane-decoding")
 
-    async def __call__(self, record: Seen) -> Seen:
-        """Raises what a deserializer raises."""
+    def begin(self, record: Seen) -> Seen:
+        """What the handler gets, or an awaitable of it. Raises what a deserializer raises."""
         kind = self._kind_of(record)
-        if kind in self._quick:
-            made, took_s = self._timed(record)
-        else:
-            run = contextvars.copy_context().run
-            made, took_s = await asyncio.get_running_loop().run_in_executor(self._threads, run, self._timed, record)
-        if took_s >= QUICK_S:
+        if kind not in self._quick:
+            return self._in_thread(record, kind)
+        began = perf_counter()
+        made = self._decoded(record)
+        if perf_counter() - began >= QUICK_S:
             self._quick.discard(kind)
-        elif len(self._quick) < MAX_KINDS:
+        return made
+
+    async def __call__(self, record: Seen) -> Seen:
+        made = self.begin(record)
+        return await made if waits(made) else made
+
+    async def _in_thread(self, record: Seen, kind: Hashable) -> Seen:
+        run = contextvars.copy_context().run
+        made, took_s = await asyncio.get_running_loop().run_in_executor(self._threads, run, self._timed, record)
+        if took_s < QUICK_S:
+            if len(self._quick) >= MAX_KINDS:
+                self._quick.clear()
             self._quick.add(kind)
-        else:
-            self._quick = {kind}
-        return await self._awaited(made)
+        return await made if waits(made) else made
 
     def _timed(self, record: Seen) -> tuple[Seen, float]:
         began = perf_counter()
@@ -175,11 +191,12 @@ SCHEMA_BYTES = 5
 
 def kind_of_bytes(data: object) -> bytes | None:
     """What bytes have in common whose deserializer asks a registry for the same schema."""
-    return data[:SCHEMA_BYTES] if isinstance(data, bytes) and data[:1] == b"\0" else None
+    return data[:SCHEMA_BYTES] if isinstance(data, bytes) and data and not data[0] else None
 
 
 def _kind_of_record(record: Record) -> Hashable:
-    return record.topic, kind_of_bytes(record.raw_key), kind_of_bytes(record.raw_value)
+    message = record.message
+    return message.topic(), kind_of_bytes(message.key()), kind_of_bytes(message.value())
 
 
 def decoding(pipeline: Pipeline) -> Handler:
@@ -188,21 +205,19 @@ def decoding(pipeline: Pipeline) -> Handler:
         return pipeline.handler
     decoder = Decoder(pipeline.key_deserializer, pipeline.value_deserializer, may_wait=pipeline.is_async)
     of_batches = pipeline.batch is not None
-    return given_decoded(pipeline.handler, decoder.decoded, awaited_record, _kind_of_record, of_batches=of_batches)
+    return given_decoded(pipeline.handler, decoder.decoded, _kind_of_record, of_batches=of_batches)
 
 
 def given_decoded(
     handler: Handler,
     decoded: Decoded,
-    awaited: Awaited,
     kind_of: Callable[[Seen], Hashable],
     *,
     of_batches: bool,
 ) -> Handler:
-    """The handler, which is given what `decoded` makes of a record, and `awaited` of that where the handler is a
-    coroutine function. In a batch, what these raise is the failure of its record alone. `kind_of`: what is alike in
-    records that take `decoded` as long as each other."""
-    beside = Beside(decoded, awaited, kind_of) if is_coroutine_function(handler) else None
+    """The handler, which is given what `decoded` makes of a record. In a batch, what that raises is the failure of its
+    record alone. `kind_of`: what is alike in records that take `decoded` as long as each other."""
+    beside = Beside(decoded, kind_of) if is_coroutine_function(handler) else None
     return _of_batch(handler, decoded, beside) if of_batches else _of_one(handler, decoded, beside)
 
 
@@ -215,7 +230,9 @@ def _of_one(handler: Handler, decoded: Decoded, beside: Beside | None) -> Handle
 
     async def call_async(record: Seen, context: Context) -> Seen:
         assert beside is not None, "a coroutine function"
-        made = await beside(record)
+        made = beside.begin(record)
+        if waits(made):
+            made = await made
         return await (handler(made, context) if takes else handler(made))
 
     return call_async if is_coroutine_function(handler) else call

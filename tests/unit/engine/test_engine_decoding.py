@@ -161,11 +161,8 @@ def test_the_loop_runs_what_is_quick_and_leaves_what_is_not_to_threads(monkeypat
         now[0] += values[data]
         return data
 
-    async def same(made: bytes) -> bytes:
-        return made
-
     async def decode_all() -> None:
-        beside = Beside(decoded, same, kind_of_bytes)
+        beside = Beside(decoded, kind_of_bytes)
         for data in values:
             for _ in range(2):
                 assert await beside(data) == data

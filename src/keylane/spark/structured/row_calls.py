@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from keylane.consumer.decoding import given_decoded, judged, kind_of_bytes, made_of, waits
 from keylane.consumer.tracing import around, noted, spans, wants_tracing
@@ -23,7 +23,7 @@ from keylane.records import PlainMessage, Record
 from keylane.spark.structured.rows import column, headers_of, place_of, replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from opentelemetry.trace import Span
@@ -77,8 +77,7 @@ def function_of(handler: Handler, options: RowOptions, returns: Returns, *, is_o
     }
     if deserializers:
         decoded = partial(_decoded, deserializers, may_wait=is_coroutine_function(handler))
-        awaited = partial(_awaited, tuple(deserializers))
-        handler = given_decoded(handler, decoded, awaited, _kind_of_row, of_batches=of_batches)
+        handler = given_decoded(handler, decoded, _kind_of_row, of_batches=of_batches)
     if wants_tracing(options) and is_of_records:
         span_of = spans(None, of_batches=of_batches)
         handler = around(handler, partial(_batch_span if of_batches else _row_span, span_of), noted)
@@ -150,21 +149,19 @@ def _failed(error: Exception, began: float, *, is_shared: bool = False) -> Faile
     return Failed(failure, monotonic() - began)
 
 
-def _decoded(deserializers: Mapping[str, Deserializer], row: Row, *, may_wait: bool) -> Row:
-    """The row with what its deserializers make of their columns. Raises what they raise."""
+def _decoded(deserializers: Mapping[str, Deserializer], row: Row, *, may_wait: bool) -> Row | Awaitable[Row]:
+    """The row, to be awaited where a deserializer is, with what they make of their columns. Raises what they raise."""
     headers = partial(headers_of, row)
     made = {
         name: made_of(one, row[name], row["topic"], name, headers, may_wait=may_wait)
         for name, one in deserializers.items()
     }
-    return replaced(row, made)
+    return _awaited(row, made) if may_wait and any(map(waits, made.values())) else replaced(row, made)
 
 
-async def _awaited(names: Sequence[str], row: Row) -> Row:
-    """The row, whose columns of these names were awaited where that is due."""
+async def _awaited(row: Row, made: Mapping[str, Any]) -> Row:
     with judged():
-        made = {name: await row[name] for name in names if waits(row[name])}
-    return replaced(row, made) if made else row
+        return replaced(row, {name: await one if waits(one) else one for name, one in made.items()})
 
 
 def _kind_of_row(row: Row) -> Hashable:
