@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.delivery.statements import ADDED, OF_ONE, Housekeeping, schema_of
 from keylane.delivery.stores import Identity, Processed
-from keylane.errors import UsageError
+from keylane.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
@@ -103,7 +103,7 @@ class OpenSqlite:
 
     def __init__(self, store: SqliteStore) -> None:
         self._timeout_ms = store.timeout_ms
-        path = Path(store.path).resolve()
+        self._path = path = Path(store.path).resolve()
         with _writing_guard:
             self.writing = _writing.setdefault(path, threading.Lock())
         self._connection = sqlite3.connect(
@@ -111,6 +111,7 @@ class OpenSqlite:
         )
         self._write_ahead(time.monotonic() + store.timeout_ms / 1000)
         self._connection.execute("PRAGMA synchronous = FULL")
+        self._file = _file_at(path)
         self._make_tables()
         self._reading = threading.Lock()
         """Guards the second connection, which reads beside the transaction."""
@@ -154,7 +155,14 @@ class OpenSqlite:
         self.end("COMMIT")
 
     def begin(self, wait_ms: int | None = None) -> None:
-        """`wait_ms`: for a transaction of another process, instead of the store's time."""
+        """`wait_ms`: for a transaction of another process, instead of the store's time. Raises `StoreError` where the
+        file is another one than this connection's, which would lead to no name any more."""
+        if _file_at(self._path) != self._file:
+            raise StoreError(
+                f"the file {self._path} was replaced or removed under this process: was it restored? Nothing is "
+                "written to what it was; start again: what the group has not committed runs again, and what it has "
+                "and the store has not is told"
+            )
         if wait_ms is None:
             self._connection.execute("BEGIN IMMEDIATE")
             return
@@ -188,6 +196,15 @@ class OpenSqlite:
             self._connection.close()
         with self._reading:
             self._reader.close()
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """Which file a path leads to now."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class BusyNowError(BaseException):
@@ -236,9 +253,11 @@ class AsyncSqlite:
             raise BusyNowError
         try:
             self._opened.begin(wait_ms=0)
-        except sqlite3.OperationalError as error:
+        except BaseException as error:
             self._opened.writing.release()
-            raise BusyNowError from error
+            if isinstance(error, sqlite3.OperationalError):
+                raise BusyNowError from error
+            raise
         stack.push_async_exit(self._end_of_stack)
         self._is_inside = True
         transaction = SqliteTransaction(self._opened.connection)

@@ -518,6 +518,36 @@ def test_a_store_that_goes_back_under_a_member_is_noticed_before_the_next_commit
     once.close()
 
 
+@pytest.mark.parametrize("handler", [note, note_async])
+def test_a_file_that_is_replaced_under_a_member_ends_it(tmp_path: Path, handler: Callable[..., Any]) -> None:
+    """A restore beside it: what is written to the file that was is in none."""
+    replays = Replays(tmp_path)
+    store, copy = tmp_path / "effects.db", tmp_path / "copy.db"
+
+    def replacing(record: Any) -> None:
+        if record.offset == 5:
+            for file in tmp_path.glob("effects.db*"):
+                file.unlink()
+            shutil.copy(copy, store)
+
+    def sync(record: Any, context: Any) -> None:
+        replacing(record)
+        note(record, context)
+
+    async def coroutine(record: Any, context: Any) -> None:
+        replacing(record)
+        await note_async(record, context)
+
+    with sqlite3.connect(store) as connection:
+        connection.execute("VACUUM INTO ?", (str(copy),))
+    made = sync if handler is note else coroutine
+    failure = replays.run(made, max_concurrency=1)
+    assert "effects.db was replaced or removed under this process" in str(failure)
+    assert replays.effects() == []
+    assert replays.run(note) is None
+    assert replays.effects() == list(range(10))
+
+
 @pytest.mark.parametrize("rule", ["error", "rewind"])
 def test_a_store_of_before_the_log_was_cut_has_not_seen_the_records_that_are_there_now(
     tmp_path: Path, rule: Literal["error", "rewind"]
