@@ -25,6 +25,7 @@ from keylane.spark.structured.reading import read, tasks
 from keylane.spark.structured.sink import ANSWER_S, KeylaneStreamWriter, KeylaneWriter, checked, parse_sink
 from keylane.spark.structured.topics import Topics
 from keylane.spark.versions import ADMISSION, ARROW_STREAM_SINKS
+from keylane.spark.worker_ends import end_planners_in_silence
 
 if ADMISSION.here:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
@@ -35,6 +36,8 @@ else:  # `OlderStreamReader` has no use for them
 
 
 logger = logging.getLogger(__name__)
+
+end_planners_in_silence()  # a worker that plans has imported this module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
