@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,8 +15,6 @@ import pytest
 import keylane as kl
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
 OURS = ".".join(map(str, sys.version_info[:2]))
@@ -101,3 +101,19 @@ def test_lanes_whose_executors_have_another_python_or_none_end_with_a_sentence(
     with pytest.raises(kl.UsageError, match=says) as caught:
         work.finish(query)
     assert "\n" not in str(caught.value)
+
+
+def test_spark_starts_where_its_path_is_beyond_ascii_under_the_locale_c(java: None, tmp_path: Path) -> None:
+    """Java opens files by the locale of its environment, and Spark's own are there."""
+    import pyspark
+
+    home = tmp_path / "Prüfstand"
+    home.symlink_to(Path(pyspark.__file__).parent)
+    program = (
+        "import keylane.spark as s; print(s.session('local[1]', **{'spark.ui.enabled': 'false'}).range(7).count())"
+    )
+    environment = os.environ | {"LC_ALL": "C", "SPARK_HOME": str(home)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=180, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr

@@ -89,6 +89,12 @@ def find_java(environment: Mapping[str, str] = os.environ, spark: str | None = N
     raise PeerError(f"no {javas} for Spark {spark} ({found}): set JAVA_HOME to one, or run `{javas.from_pypi}`")
 
 
+def readable_paths(environment: Mapping[str, str]) -> dict[str, str]:
+    """What to set for a Java that is started: under LC_ALL=C it opens no file whose path has a letter beyond ASCII. Any
+    other locale is the user's, and where none is set Python has set one for what it starts."""
+    return {"LC_ALL": "C.UTF-8"} if environment.get("LC_ALL") in ("C", "POSIX") else {}
+
+
 def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     home = environment.get("JAVA_HOME")
     if home:
@@ -108,7 +114,13 @@ def _ask(java: Path, *arguments: str) -> tuple[Path, int, str] | str:
     command = [str(java), *arguments, "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=ANSWER_TIMEOUT_S, check=False
+            command,
+            env=os.environ | readable_paths(os.environ),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ANSWER_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{java}: {error}"

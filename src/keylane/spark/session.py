@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.errors import PeerError, UsageError
 from keylane.foreign_errors import short_class_of, text_of
-from keylane.spark.java import find_java, launch_home
+from keylane.spark.java import find_java, launch_home, readable_paths
 from keylane.spark.reasons import reason_of
 from keylane.spark.versions import installed, version_of
 
@@ -119,7 +119,7 @@ def _launch_environment(*, local: bool) -> dict[str, str]:
     logger.info("Spark runs on Java %d (%s, found by %s)", java.version, java.home, java.origin)
     if java.collector_damages:
         logger.info("its default collector, G1, damages arrays before Java 25.0.3: it runs with another one")
-    environment = {"JAVA_HOME": str(launch_home(java))}
+    environment = {"JAVA_HOME": str(launch_home(java)), **readable_paths(os.environ)}
     if local and "SPARK_LOCAL_IP" not in os.environ:
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
     return environment
