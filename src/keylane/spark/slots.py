@@ -23,6 +23,11 @@ EXECUTORS_TIMEOUT_S = 60.0
 SETTLED_S = 10.0
 """How long after the last one that registered the others may take."""
 EXECUTORS_POLL_S = 0.25
+LEAST_CORES = "1"
+"""Of an executor, where nobody has said more: YARN's and Kubernetes' default. One of a standalone cluster takes all
+of its node, which nobody knows before the first."""
+ANY_NUMBER = "2147483647"
+"""Of executors: Spark's default for the most of dynamic allocation."""
 ROUNDING = 1e-9
 """Shares of a core are binary fractions: 0.3 / 0.1 must be 3."""
 
@@ -68,12 +73,14 @@ class Slots:
         return lanes
 
     def default(self, partitions: int) -> int:
-        """One lane a partition, as long as a slot stays free; at least one."""
+        """One lane a partition, as long as a slot stays free; at least one. With dynamic allocation some of them begin
+        once Spark has added executors, which it does for tasks that wait."""
         least = 1 if self._is_dynamic else self.check(1)
         return max(least, min(partitions, self.room()))
 
     def room(self) -> int:
-        """How many lanes the registered executors hold, beside the slot that stays free."""
+        """How many lanes the executors hold, beside the slot that stays free: those that are registered, or those that
+        dynamic allocation may add."""
         return self._all() - (0 if self.allow_all else math.ceil(self._usual_cpus / self._cpus - ROUNDING))
 
     def _settled_room(self, enough: int) -> int:
@@ -88,9 +95,21 @@ class Slots:
         return room
 
     def _all(self) -> int:
-        if self.task_cpus is None:
-            return sum(tasks for tasks, _ in executors(self.context))
-        return sum(int(cores / self.task_cpus + ROUNDING) for _, cores in executors(self.context))
+        found = executors(self.context)
+        now = sum(tasks if self.task_cpus is None else self._tasks_on(cores) for tasks, cores in found)
+        return max(now, self._most_executors * self._tasks_on(self._executor_cores(found))) if self._is_dynamic else now
+
+    def _tasks_on(self, cores: int) -> int:
+        return int(cores / self._cpus + ROUNDING)
+
+    def _executor_cores(self, found: Sequence[tuple[int, int]]) -> int:
+        """Of an executor that Spark may add: as those that there are; before the first, as Spark's setting says."""
+        there = max((cores for _, cores in found), default=0)
+        return there or int(self.context.getConf().get("spark.executor.cores", LEAST_CORES) or LEAST_CORES)
+
+    @property
+    def _most_executors(self) -> int:
+        return int(self.context.getConf().get("spark.dynamicAllocation.maxExecutors", ANY_NUMBER) or ANY_NUMBER)
 
     @property
     def _usual_cpus(self) -> float:

@@ -175,6 +175,26 @@ def test_a_cluster_that_grows_by_itself_is_not_counted() -> None:
     assert slots(Context("yarn", slots=[[0, 2]], spark_dynamicAllocation_enabled="true"), 6) == 6
 
 
+@pytest.mark.parametrize(
+    ("settings", "registered", "partitions", "lanes"),
+    [
+        ({"spark_dynamicAllocation_maxExecutors": "2", "spark_executor_cores": "2"}, [0], 8, 3),
+        ({"spark_dynamicAllocation_maxExecutors": "2", "spark_executor_cores": "2"}, [0], 2, 2),
+        ({"spark_dynamicAllocation_maxExecutors": "2"}, [0, 4], 8, 7),
+        ({"spark_dynamicAllocation_maxExecutors": "3"}, [0], 8, 2),
+        ({"spark_dynamicAllocation_maxExecutors": "1"}, [0], 8, 1),
+        ({}, [0], 8, 8),
+    ],
+)
+def test_lanes_follow_the_executors_that_dynamic_allocation_may_add(
+    settings: dict[str, str], registered: list[int], partitions: int, lanes: int
+) -> None:
+    context = Context("yarn", slots=[registered], spark_dynamicAllocation_enabled="true", **settings)
+    assert slots(context, None, partitions) == lanes
+    made: Any = context
+    assert max(1, Slots(made, allow_all=False).room()) >= lanes, "and so do those between bounds"
+
+
 def test_lanes_may_ask_for_a_share_of_a_core() -> None:
     cluster = Context("spark://master:7077", slots=[[0, 2, 2]])
     assert slots(cluster, None, 99, task_cpus=0.25) == 12, "16, and one core stays free"
