@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 
-def read_client_settings(name: str, option: str = "--command-config") -> dict[str, str]:
+def read_client_settings(name: str, option: str = "--command-config") -> dict[str, Any]:
     """librdkafka's settings, or those of Kafka's Java tools where they have a counterpart, one NAME=VALUE a line.
 
     `option` is the one that names the file. Raises `UsageError`.

@@ -21,6 +21,7 @@ from keylane.kafka.client_log import Repeats
 from keylane.kafka.error_table import Mark, Meaning, marked, meaning
 from keylane.kafka.places import for_records
 from keylane.kafka.setting_names import meant
+from keylane.kafka.token_function import SETTING, TokenFunction
 from keylane.telling import HIDDEN, is_secret, size_in_utf8
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ def client_of(make: Callable[[dict[str, Any]], Client], settings: Mapping[str, A
         return make(QUICK_START | for_records(settings))
     except (KafkaException, TypeError, ValueError) as error:
         text = describe(error_of(error)) if isinstance(error, KafkaException) else str(error)
+        if isinstance(function := settings.get(SETTING), TokenFunction) and function.failure:
+            raise UsageError(function.failure) from None
         raise UsageError(f"librdkafka refuses these {kind} settings: {text}{meant(text)}") from None
 
 

@@ -7,9 +7,11 @@ what to write instead; a setting is never ignored in silence because librdkafka 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from keylane.errors import UsageError
+from keylane.kafka import token_function
+from keylane.kafka.token_function import TokenFunction
 from keylane.telling import shown
 
 if TYPE_CHECKING:
@@ -49,13 +51,15 @@ OF_ANOTHER_CLIENT = {
 ASSIGNORS = {"Range": "range", "RoundRobin": "roundrobin", "CooperativeSticky": "cooperative-sticky"}
 """Java's classes of assignors by what is before `Assignor`, and librdkafka's names."""
 
+TOKENS = "for tokens, set kafka.sasl.mechanism=OAUTHBEARER and name a function by kafka.oauth_cb=module:function"
+
 REFUSED = {
     "partitioner.class": "keys are placed as Java's clients place them; give rows a column partition for another place",
     "partitioner.ignore.keys": "keys are placed as Java's clients place them; give rows no key, or a column partition",
     "ssl.keystore.location": "give PEM files: kafka.ssl.certificate.location and kafka.ssl.key.location",
     "ssl.truststore.password": "give a PEM file: kafka.ssl.ca.location",
     "ssl.keystore.password": "give PEM files: kafka.ssl.certificate.location and kafka.ssl.key.location",
-    "sasl.login.callback.handler.class": "Java classes cannot be called here",
+    "sasl.login.callback.handler.class": f"Java classes cannot be called here; {TOKENS}",
     "sasl.client.callback.handler.class": "Java classes cannot be called here",
 }
 
@@ -64,17 +68,19 @@ _JAAS_OPTION = re.compile(r"""([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([
 _WITH_PASSWORD = ("PlainLoginModule", "ScramLoginModule")
 _OTHER_MODULES = {
     "OAuthBearerLoginModule": "set kafka.sasl.oauthbearer.method=oidc, kafka.sasl.oauthbearer.token.endpoint.url, "
-    "kafka.sasl.oauthbearer.client.id and kafka.sasl.oauthbearer.client.secret",
+    "kafka.sasl.oauthbearer.client.id and kafka.sasl.oauthbearer.client.secret; "
+    f"for tokens by a function of yours, {TOKENS}",
     "Krb5LoginModule": "set kafka.sasl.kerberos.keytab, kafka.sasl.kerberos.principal and "
     "kafka.sasl.kerberos.service.name",
-    "IAMLoginModule": "Amazon's signer is a Java class; use SCRAM, or mutual TLS",
+    "IAMLoginModule": TOKENS,
 }
 """Modules of JAAS whose settings have other names here."""
 
 
-def translate(java: Mapping[str, str]) -> dict[str, str]:
-    """The same settings for librdkafka. Raises `UsageError` for those that have no counterpart."""
-    settings: dict[str, str] = {}
+def translate(java: Mapping[str, str]) -> dict[str, Any]:
+    """The same settings for librdkafka: texts, and the function that `oauth_cb` names. Raises `UsageError` for those
+    that have no counterpart."""
+    settings: dict[str, Any] = {}
     for name, value in java.items():
         if name in WITHOUT_MEANING or (name == "ssl.cipher.suites" and not value.strip()):
             continue
@@ -86,10 +92,14 @@ def translate(java: Mapping[str, str]) -> dict[str, str]:
     return settings
 
 
-def _translated(name: str, value: str, java: Mapping[str, str]) -> dict[str, str]:
+def _translated(name: str, value: str, java: Mapping[str, str]) -> dict[str, Any]:
     match name:
+        case token_function.SETTING:
+            return {name: TokenFunction(value)}
         case "sasl.jaas.config":
             return _jaas(value)
+        case "sasl.mechanism" | "sasl.mechanisms" if value.strip() == "AWS_MSK_IAM":
+            raise UsageError(f"kafka.{name}={value!r} is of the Java client only: {TOKENS}")
         case "ssl.endpoint.identification.algorithm":
             return {name: value.strip().lower() or "none"}
         case "partition.assignment.strategy":

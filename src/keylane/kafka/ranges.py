@@ -70,7 +70,7 @@ class RangeReader:
     Raises `UsageError` for settings that librdkafka refuses. Thread safety: one thread at a time.
     """
 
-    def __init__(self, settings: Mapping[str, str], group_id: str) -> None:
+    def __init__(self, settings: Mapping[str, Any], group_id: str) -> None:
         self._faults = Faults()
         self.failed = False
         """Set when reading ended with an error: its connections are not used again."""
@@ -183,7 +183,7 @@ _idle_lock = threading.Lock()
 
 
 @contextmanager
-def borrowed(settings: Mapping[str, str], group_id: str) -> Iterator[RangeReader]:
+def borrowed(settings: Mapping[str, Any], group_id: str) -> Iterator[RangeReader]:
     """A reader with these settings: one that is idle in this process, or a new one. Given back unless it failed."""
     key = (group_id, *sorted(settings.items()))
     with _idle_lock:

@@ -12,7 +12,7 @@ try:
 except ImportError as error:
     raise UsageError(f"keylane.spark needs {error.name}: pip install 'keylane[spark]'") from error
 
-from keylane.spark import connect_formats, registration
+from keylane.spark import connect_formats, registration, worker_ends
 from keylane.spark.lane_record import LaneStatus
 from keylane.spark.query import LaneQuery
 from keylane.spark.session import session
@@ -38,4 +38,5 @@ __all__ = [
 
 OLDEST.need("keylane.spark")
 registration.begin()
+worker_ends.begin()
 connect_formats.begin()

@@ -13,7 +13,7 @@ import traceback
 from typing import Any
 
 DAEMON = "pyspark.daemon"
-"""Forks the workers that plan sources and sinks, whatever `spark.python.daemon.module` says."""
+"""PySpark's own. It forks the workers that plan sources and sinks, whatever `spark.python.daemon.module` says."""
 
 
 class Tracebacks:
@@ -34,8 +34,8 @@ def end_in_silence(daemon: Any) -> None:
     daemon.traceback = Tracebacks()
 
 
-def end_planners_in_silence() -> None:
-    """The same, where this process was forked by PySpark's own daemon; elsewhere, nothing."""
+def begin() -> None:
+    """Once, when `keylane.spark` is imported: in a worker of PySpark's own daemon; elsewhere, nothing."""
     main = sys.modules["__main__"]
     if main.__spec__ is not None and main.__spec__.name == DAEMON:
         end_in_silence(main)

@@ -20,7 +20,7 @@ ENDS_S = 60
 """Many times what it takes."""
 
 PLANNER = """
-import keylane.spark.structured.source
+import keylane.spark.structured.sink
 
 def main(infile, outfile):
     outfile.write(b"planned")

@@ -8,7 +8,7 @@ acknowledged before the task gives back what follows them.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from keylane.consumer.dead_letters import as_it_was, said_of
 from keylane.errors import HandlerError, InternalError, UsageError
@@ -61,7 +61,7 @@ def dead_letter(outcome: Outcome, topic: str) -> Output:
 class DeadLetters:
     """What a task buries. Thread safety: one thread."""
 
-    def __init__(self, topic: str, settings: Mapping[str, str]) -> None:
+    def __init__(self, topic: str, settings: Mapping[str, Any]) -> None:
         self._topic = topic
         self._settings = settings
         self._producer: BulkProducer | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from keylane.errors import UsageError
 from keylane.kafka.java_settings import translate
@@ -98,8 +98,8 @@ class Position:
 class SourceOptions:
     """All options of one source."""
 
-    settings: Mapping[str, str] = field(repr=False)  # may hold passwords
-    """librdkafka's, with `bootstrap.servers`."""
+    settings: Mapping[str, Any] = field(repr=False)  # may hold passwords
+    """librdkafka's, with `bootstrap.servers`: texts, and `oauth_cb`, which is a function."""
     subscription: Subscription
     start: Position
     end: Position
@@ -152,8 +152,11 @@ _KNOWN = {name.lower(): name for name in SOURCE_OPTIONS}
 _KAFKA = "kafka."
 
 
-def kafka_settings(options: Mapping[str, str]) -> dict[str, str]:
-    """The options `kafka.*` for librdkafka. Raises `UsageError` for those that the source or sink must own."""
+def kafka_settings(options: Mapping[str, str]) -> dict[str, Any]:
+    """The options `kafka.*` for librdkafka: texts, and the function that `kafka.oauth_cb` names.
+
+    Raises `UsageError` for those that the source or sink must own, and for a function that is not there.
+    """
     java = {name.lower()[len(_KAFKA) :]: value for name, value in options.items() if name.lower().startswith(_KAFKA)}
     for name, way_out in REFUSED_KAFKA.items():
         if name in java:

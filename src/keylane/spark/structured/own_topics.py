@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 
@@ -52,7 +52,7 @@ class Reads:
         """The tasks of jobs that this thread starts from now on."""
         session.sparkContext.setLocalProperty(PROPERTY, json.dumps(asdict(self)))
 
-    def refuse(self, what: str, topic: str, settings: Mapping[str, str]) -> None:
+    def refuse(self, what: str, topic: str, settings: Mapping[str, Any]) -> None:
         """Raises `UsageError` when `topic` at these settings' brokers is among them."""
         if not set(self.servers).isdisjoint(_servers(settings)) and self.subscription.reads(topic):
             raise UsageError(
@@ -61,5 +61,5 @@ class Reads:
             )
 
 
-def _servers(settings: Mapping[str, str]) -> list[str]:
+def _servers(settings: Mapping[str, Any]) -> list[str]:
     return sorted(one.strip() for one in settings["bootstrap.servers"].split(","))

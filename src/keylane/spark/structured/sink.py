@@ -60,7 +60,7 @@ _HEADER_FIELDS = [("key", StringType), ("value", BinaryType)]
 
 @dataclass(frozen=True)
 class SinkOptions:
-    settings: Mapping[str, str] = field(repr=False)  # may hold passwords
+    settings: Mapping[str, Any] = field(repr=False)  # may hold passwords
     topic: str | None
     """Wins over the column."""
     sink: str | None = None
@@ -106,7 +106,7 @@ def parse_sink(options: Mapping[str, str], schema: StructType) -> SinkOptions:
     return SinkOptions(settings, topic, _sink_name(given, settings), _may_begin(given))
 
 
-def _sink_name(given: Mapping[str, str], settings: Mapping[str, str]) -> str | None:
+def _sink_name(given: Mapping[str, str], settings: Mapping[str, Any]) -> str | None:
     """Of exactly once; None for at least once. Raises `UsageError`."""
     delivery, name = given.get("delivery", "at_least_once").strip().lower(), given.get("sinkname")
     if delivery not in ("at_least_once", "exactly_once"):

@@ -22,10 +22,10 @@ from keylane.spark.structured.older_source import OlderStreamReader
 from keylane.spark.structured.options import FIRST_ANSWER_S, NAME, parse_source
 from keylane.spark.structured.plans import Plan, follow, new_records
 from keylane.spark.structured.reading import read, tasks
+from keylane.spark.structured.sent_files import find_sent_files
 from keylane.spark.structured.sink import ANSWER_S, KeylaneStreamWriter, KeylaneWriter, checked, parse_sink
 from keylane.spark.structured.topics import Topics
 from keylane.spark.versions import ADMISSION, ARROW_STREAM_SINKS
-from keylane.spark.worker_ends import end_planners_in_silence
 
 if ADMISSION.here:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
@@ -36,8 +36,6 @@ else:  # `OlderStreamReader` has no use for them
 
 
 logger = logging.getLogger(__name__)
-
-end_planners_in_silence()  # a worker that plans has imported this module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -73,6 +71,7 @@ class KeylaneSource(DataSource):
         return KeylaneReader(parse_source(dict(self.options), streaming=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        find_sent_files()
         try:
             self._check_schema(schema)
             options = parse_source(dict(self.options), streaming=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from keylane.errors import BrokerUnavailableError, PeerError, UsageError
 from keylane.kafka.memory_topics import SINKS, faults
@@ -41,7 +41,7 @@ class Sink(NamedTuple):
     """Which sink, and where."""
 
     name: str
-    settings: Mapping[str, str]
+    settings: Mapping[str, Any]
     may_begin: bool = False
     """See `Plan`."""
 
