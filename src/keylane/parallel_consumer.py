@@ -35,6 +35,7 @@ from keylane.kafka.logs import matching
 from keylane.kafka.membership import Replay, Target
 from keylane.kafka.producer import KafkaProducer, check_producer
 from keylane.kafka.transactional_producer import TransactionalProducer
+from keylane.left_behind import StoppedError, answer_unless_stopped
 from keylane.options import Rates, check_kind
 from keylane.pipeline import External
 from keylane.telling import with_named_options
@@ -108,6 +109,8 @@ class ParallelConsumer:
         """Guards that what is told before there is a loop comes before what is told after."""
         self._told: list[Change] = []
         self._begun = False
+        self._is_left = False
+        """Whether nobody waits for the start any more, which closes what it still makes. Guarded by the lock."""
         self._stopped = False
         self._loop: Loop | None = None
         self._finished = threading.Event()
@@ -130,6 +133,7 @@ class ParallelConsumer:
 
         Raises `HandlerError` naming the record when the pipeline halts at one, `BrokerUnavailableError` when no broker
         answers at the start, `UsageError` for a topic that does not exist, and `PeerError` when the broker refuses.
+        A `stop` while it starts waits for no answer.
         An exception in the calling thread (KeyboardInterrupt) drains and commits like `stop`, then goes on.
         """
         with self._lock:
@@ -137,14 +141,15 @@ class ParallelConsumer:
                 raise UsageError("this ParallelConsumer has run already: make a new one")
             self._begun = True
         try:
-            loop = self._start()
+            loop = self._started()
+            if loop is None:
+                return
             try:
                 self._wait(loop)
             finally:
                 loop.stop()
                 loop.join()
-                if self._once is not None:
-                    self._once.close()
+                self._close_around()
             loop.raise_failure()
             self._report_progress()
         except Exception as error:
@@ -152,8 +157,6 @@ class ParallelConsumer:
             log_end(f"the consumer of group {self._pipeline.group_id!r}", error)
             raise
         finally:
-            if self._agent is not None:
-                self._agent.close()
             self._finished.set()
 
     def stream(self, *, complete: Complete = "read", max_unread: int = 1_000) -> Stream:
@@ -358,8 +361,24 @@ class ParallelConsumer:
 
     # --- the run ---
 
+    def _started(self) -> Loop | None:
+        """The loop, which runs; None when a stop came first. Brokers and stores that are away are asked in vain, and
+        what that takes is left to a thread of its own."""
+        try:
+            return answer_unless_stopped(self._start, lambda: self._stopped, f"{self._client_id or 'keylane'}-start")
+        except BaseException as error:
+            with self._lock:
+                loop, self._is_left = self._loop, self._loop is None
+            if isinstance(error, StoppedError):
+                return loop
+            if loop is not None:
+                loop.stop()
+                loop.join()
+                self._close_around()
+            raise
+
     def _start(self) -> Loop:
-        """Connect, check, and start the threads."""
+        """Connect, check, and start the threads, unless nobody waits for them any more."""
         ending = self._ending_offsets
         consumer = KafkaConsumer(self._pipeline, self._client_id)
         try:
@@ -369,9 +388,17 @@ class ParallelConsumer:
                 self._once = self._exactly_once(consumer)
             self._begin_operations()
             loop = self._assembled(consumer, consumer.ends() if ending == "latest" else ending)
+            with self._lock:
+                if self._is_left:
+                    raise StoppedError
+                self._run_loop(loop, consumer)
         except BaseException:
             consumer.close()
+            self._close_around()
             raise
+        return loop
+
+    def _run_loop(self, loop: Loop, consumer: KafkaConsumer) -> None:
         with self._telling:
             self._loop = loop
             for event in self._told:
@@ -382,7 +409,13 @@ class ParallelConsumer:
             self._agent.start(OperatedConsumer(self, self._pipeline.revoke_timeout_ms / 1000 + SEEK_S))
         if self._stopped:  # before there was a loop to tell
             loop.stop()
-        return loop
+
+    def _close_around(self) -> None:
+        """What the start has made beside consumer and loop."""
+        if self._once is not None:
+            self._once.close()
+        if self._agent is not None:
+            self._agent.close()
 
     def _begin_operations(self) -> None:
         """Be told what holds for the group's members, before anything of it runs."""

@@ -13,21 +13,21 @@ import os
 import sys
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from keylane.cli.arguments import assignment, seconds, spark_master
 from keylane.cli.asking import add_offsets_servers, offsets_servers_of
 from keylane.cli.exits import EXIT_INTERRUPTED
+from keylane.consumer.snapshot import Snapshot
 from keylane.desk import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from keylane.cli.progress import PatientStream
-    from keylane.consumer.health import Health
-    from keylane.consumer.snapshot import Snapshot
+    from keylane.cli.startup import Running, Startup
     from keylane.demo.progress import Progress
     from keylane.demo.stop import StopRequest
     from keylane.kafka.group_standing import Standing
@@ -100,13 +100,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.set_defaults(func=run)
 
 
-class Running(Protocol):
-    """What can be watched: a `ParallelConsumer`, or a query of lanes."""
-
-    def snapshot(self) -> Snapshot: ...
-    def health(self) -> Health: ...
-
-
 def run(args: argparse.Namespace) -> int:
     """Run it; returns the exit code."""
     from keylane.cli.logs import leave_to_application
@@ -174,24 +167,41 @@ def run_here(pipeline: Pipeline, watch: Watch, stop: StopRequest, args: argparse
 
 
 def run_on_spark(pipeline: Pipeline, watch: Watch, stop: StopRequest, args: argparse.Namespace) -> None:
-    """Lanes of a session of our own."""
-    from keylane.demo.backends import end_session
+    """Lanes of a session of our own. A stop before they run ends the start where it is."""
+    from keylane.cli.startup import Startup
     from keylane.demo.extras import require
+    from keylane.left_behind import StoppedError
 
     require("pyspark", "pyarrow", "cloudpickle", extra="spark")
+    startup = Startup(stop)
+    with serving(startup, pipeline, watch, args, startup.lanes), suppress(StoppedError):
+        start_and_run_on_spark(pipeline, watch, stop, startup, args)
+
+
+def start_and_run_on_spark(
+    pipeline: Pipeline, watch: Watch, stop: StopRequest, startup: Startup, args: argparse.Namespace
+) -> None:
+    """Raises `StoppedError` for a stop before lanes run."""
     import keylane.spark
+    from keylane.cli.startup import STANDS_S
+    from keylane.demo.backends import end_session
     from keylane.errors import SessionEndedError
 
     with watch.progress.step(f"Starting Spark on {args.spark}"):
-        spark = keylane.spark.session(args.spark, f"keylane {pipeline.group_id}", **dict(args.conf))
+        spark = startup.do(
+            f"Spark starts on {args.spark}",
+            lambda: keylane.spark.session(args.spark, f"keylane {pipeline.group_id}", **dict(args.conf)),
+            STANDS_S,
+        )
     try:
         trigger = {"availableNow": True} if args.available_now else None
-        query = keylane.spark.start(pipeline, spark, lanes=args.lanes, trigger=trigger)
+        query = startup.do(
+            f"lanes wait for executors on {args.spark}, and for what the brokers say",
+            lambda: keylane.spark.start(pipeline, spark, lanes=args.lanes, trigger=trigger),
+        )
+        startup.began(query)
         try:
-            with (
-                serving(query, pipeline, watch, args, lambda: query.lanes),
-                watch.watching(query, f"{_what(pipeline)} on Spark lanes, {args.spark}"),
-            ):
+            with watch.watching(query, f"{_what(pipeline)} on Spark lanes, {args.spark}"):
                 while not query.awaitTermination(WAIT_S):
                     if stop.requested:
                         query.stop()
@@ -252,7 +262,9 @@ class Watch:
         self._lines = lines
         self._interval_s = interval_s
         self._started = time.monotonic()
-        self._last: Snapshot | None = None
+        self._last = Snapshot()
+        self._had_partitions = False
+        """Whether any were seen: before, nothing can have been done."""
 
     @contextmanager
     def watching(self, running: Running, title: str) -> Iterator[None]:
@@ -266,26 +278,27 @@ class Watch:
             finally:
                 ended.set()
                 thread.join()
-                last = running.snapshot()
-                if self._last is not None:  # an earlier one, whose uncommitted records this one has run
-                    last = self._last.changed({"ended_uncommitted": 0}).merge(last)
-                self._last = last
+                # An earlier one may have run, whose uncommitted records this one has.
+                self._last = self._last.changed({"ended_uncommitted": 0}).merge(running.snapshot())
 
     @property
     def ended_uncommitted(self) -> bool:
         """Whether brokers were away when what ran had ended."""
-        return self._last is not None and self._last.ended_uncommitted > 0
+        return self._last.ended_uncommitted > 0
 
     def summary(self, pipeline: Pipeline, *, stopped: bool) -> None:
         """The last word: how much was done, and where the group stands, asked of the broker, if it is there."""
         snapshot = self._last
-        assert snapshot is not None
         seconds = time.monotonic() - self._started
-        standing, deleted = (None, []) if self.ended_uncommitted else _ask_standing(pipeline)
+        is_early = stopped and not self._had_partitions and not snapshot.processed
+        standing, deleted = (None, []) if is_early or self.ended_uncommitted else _ask_standing(pipeline)
         if self._lines is not None:
             partitions = None if standing is None else [asdict(one) | {"lag": one.lag} for one in standing]
             left = dict(zip(("lag", "remaining"), (None, None) if standing is None else _left(standing), strict=True))
             self._print_json("summary", snapshot, seconds, stopped=stopped, **left, partitions=partitions)
+        if is_early:
+            self.progress.say(f"stopped after {seconds:.1f} s, before it had partitions: nothing was begun")
+            return
         for line in summary_lines(snapshot, standing, seconds, stopped=stopped):
             self.progress.say(line)
         for topic in deleted:
@@ -297,6 +310,7 @@ class Watch:
         state: tuple[object, ...] | None = None
         while not ended.wait(SHOW_INTERVAL_S):
             now, snapshot = time.monotonic(), running.snapshot()
+            self._had_partitions = self._had_partitions or bool(snapshot.partitions)
             done = completed(snapshot)
             history.append((now, done))
             while now - history[0][0] > RATE_WINDOW_S:

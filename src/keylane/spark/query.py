@@ -219,7 +219,7 @@ class LaneQuery:
 
     def health(self) -> Health:
         """Whether the driver's part is alive, and ready: see `Health`. Lanes that fail are started again by it, so they
-        are no fault; the query is ready while one runs, or while the first ones start."""
+        are no fault; the query is ready while one runs."""
         return self._supervisor.health()
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802

@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from keylane.errors import KeylaneError, UsageError
+from keylane.left_behind import StoppedError, answer_unless_stopped
 from keylane.spark.lanes import ORPHAN_LIMIT_S
 
 if TYPE_CHECKING:
@@ -55,16 +56,14 @@ class StaticMembers:
         return made
 
     def await_earlier(self, is_stopping: Callable[[], bool]) -> None:
-        """Waits until no lane that may still run holds one of the ids.
+        """Waits until no lane that may still run holds one of the ids, or until a stop.
 
         Raises `UsageError` when they do not expire: then another query runs under this name.
         """
         longest = self._session_timeout_s + ORPHAN_LIMIT_S + SLACK_S
         deadline = time.monotonic() + longest
         said = False
-        while held := self._held():
-            if is_stopping():
-                return
+        while held := self._held_unless(is_stopping):
             if time.monotonic() > deadline:
                 raise UsageError(
                     f"group {self._group!r} has had the members {', '.join(held)} for {longest:.0f} s: another query "
@@ -89,6 +88,13 @@ class StaticMembers:
             return
         with _ended_here_lock:
             _ended_here.update({(self._group, one): listed[one] for one in self._held_here if one in listed})
+
+    def _held_unless(self, is_stopping: Callable[[], bool]) -> list[str]:
+        """Those that are held; none after a stop, which does not wait for brokers that do not answer."""
+        try:
+            return answer_unless_stopped(self._held, is_stopping, "keylane-earlier-lanes")
+        except StoppedError:
+            return []
 
     def _held(self) -> list[str]:
         listed = self._member_ids()

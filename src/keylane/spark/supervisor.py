@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-READY_WITHIN_S = 60.0
-"""A query whose lanes start is ready for so long before one runs: executors may have to be started first."""
 LOOK_A_LANE_S = 0.00015
 """Between two looks at the lanes, for each of them: a look costs some microseconds a lane, and so never much of a core.
 What lanes say meanwhile is taken at once."""
@@ -145,7 +143,6 @@ class Supervisor:
         self._error: BaseException | None = None
         self._is_fenced = False
         """Whether another process has taken the group instance id of a lane."""
-        self._started_at = time.monotonic()
         self._turned_at: float | None = None
         """When lanes were last looked at; None before and after that is done."""
         self._thread = threading.Thread(target=self._run, name=f"keylane-lanes-{plan.query.group}", daemon=True)
@@ -166,17 +163,12 @@ class Supervisor:
         if silent_s > self._plan.progress_interval_s + ANSWER_WITHIN_S:
             fault = f"the supervisor of its lanes has not turned for {silent_s:.0f} s"
             return Health(fault, fault)
-        states = {lane.state for lane in view.lanes}
         if self._ending_since is not None:
             return Health(None, "it stops")
-        may_start = all(one.launches <= 1 for one in view.lanes) and not states & {"backing off", "lost"}
-        is_starting = may_start and bool(states & {"launching", "connected"})
-        waits = is_starting and time.monotonic() - self._started_at <= READY_WITHIN_S
-        is_ready = waits or ("running" in states and not view.missing)
+        is_ready = any(lane.state == "running" for lane in view.lanes) and not view.missing
         return Health(None, None if is_ready else view.message)
 
     def start(self) -> None:
-        self._started_at = time.monotonic()
         self._from_lanes.start(lambda: self._events.put(_Stop()))
         self._thread.start()
 
@@ -210,8 +202,9 @@ class Supervisor:
     def _run(self) -> None:
         try:
             self._plan.prepare(self._stop_requested.is_set)
-            if not self._stop_requested.is_set():
-                self._supervise()
+            if self._stop_requested.is_set():  # no lane has begun
+                return
+            self._supervise()
             was_stopped = self._stop_requested.is_set() and not self._work_is_done
             note_commits(self._plan, self._publisher, must_be_whole=not was_stopped and self._error is None)
         except KeylaneError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from keylane.errors import BrokerUnavailableError, UsageError
@@ -104,3 +106,21 @@ def test_a_stop_ends_the_wait(clock: Clock) -> None:
     members = StaticMembers("g", "lane", 1, 10.0, lambda: listed("lane-0"))
     members.await_earlier(lambda: clock.now > 1003)
     assert clock.now < 1005
+
+
+def test_a_stop_does_not_wait_for_a_broker_that_does_not_answer() -> None:
+    asked, answers = threading.Event(), threading.Event()
+
+    def member_ids() -> dict[str, str]:
+        asked.set()
+        answers.wait()
+        return listed("lane-0")
+
+    members = StaticMembers("g", "lane", 1, 10.0, member_ids)
+    waiting = threading.Thread(target=members.await_earlier, args=(asked.is_set,))
+    waiting.start()
+    waiting.join(10)
+    try:
+        assert not waiting.is_alive()
+    finally:
+        answers.set()

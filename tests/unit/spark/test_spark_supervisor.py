@@ -239,8 +239,6 @@ def test_a_query_is_alive_while_its_supervisor_turns_and_ready_while_a_lane_runs
     queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = queries()
-    assert query.handle.health() == Health(), "its lanes start"
-    monkeypatch.setattr(supervisor_module, "READY_WITHIN_S", 0.0)
     assert query.handle.health() == Health(None, "0 of 2 lanes running")
     ends = query.all_running()
     query.until(lambda: "running" in query.states())
