@@ -18,7 +18,7 @@ import pytest
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from kit.cluster import StandaloneCluster
-from kit.processes import Started, of_session
+from kit.processes import Started, of_session, words
 from kit.stage import until
 
 if TYPE_CHECKING:
@@ -99,6 +99,11 @@ class Run:
         assert "Traceback" not in self.said()
         until(lambda: not of_session(self.process.pid), "its JVM is left", 30)
 
+    def kill_java(self) -> None:
+        for pid in of_session(self.process.pid):
+            if b"java" in words(pid)[0]:
+                os.kill(pid, signal.SIGKILL)
+
 
 @pytest.fixture(scope="module")
 def empty(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -128,6 +133,17 @@ def test_a_driver_whose_executors_are_missing_is_alive_and_ends_at_once(
     with Run(tmp_path, servers, empty, "--lanes", "1") as run:
         run.waits_for("lanes wait for executors on ")
         run.obeys()
+
+
+@pytest.mark.full
+def test_a_jvm_that_ends_while_executors_are_missing_is_told(tmp_path: Path, empty: str, servers: str) -> None:
+    with Run(tmp_path, servers, empty, "--lanes", "1") as run:
+        run.waits_for("lanes wait for executors on ")
+        run.kill_java()
+        assert run.process.wait(60) == 1
+        assert "keylane: error: the Spark session ended while lanes started: " in run.said()
+        assert "defect" not in run.said()
+        assert "Traceback" not in run.said()
 
 
 @pytest.mark.full

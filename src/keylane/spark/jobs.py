@@ -19,6 +19,7 @@ from keylane.foreign_errors import short_class_of, text_of
 from keylane.spark.interpreters import wrong_python
 from keylane.spark.outcome import LaneOutcome
 from keylane.spark.reasons import reason_of
+from keylane.spark.session_end import is_stopped
 from keylane.spark.shipping import lane_body
 from keylane.spark.ui import describe_job, lane_words
 from keylane.version import __version__
@@ -147,15 +148,8 @@ class SparkLaneJobs:
                 rows = rows.withResources(self._profile)
             kind, value = rows.mapPartitions(lane_body(shipment, __version__)).collect()
         except Exception as error:  # a job fails in many ways; what they mean is told apart below
-            return failure_of_job(error, self._is_stopped, str(context.pythonExec))
+            return failure_of_job(error, lambda: is_stopped(context), str(context.pythonExec))
         return result_of(kind, value)
-
-    def _is_stopped(self) -> bool:
-        java_context = self._context._jsc  # noqa: SLF001 - None after stop(); there is no public way to ask
-        try:
-            return java_context is None or bool(java_context.sc().isStopped())
-        except (Py4JError, OSError):
-            return True
 
     def _executor_of(self, lane: int) -> str | None:
         """From the status store behind Spark's UI: neither PySpark nor a task's context knows its executor."""

@@ -31,6 +31,7 @@ from keylane.spark.progress import QueryName, timestamp
 from keylane.spark.query import LaneQuery, OperatedQuery
 from keylane.spark.restarts import RestartLimits
 from keylane.spark.scaling import LaneBounds
+from keylane.spark.session_end import naming_its_end
 from keylane.spark.shipping import pack
 from keylane.spark.static_members import StaticMembers
 from keylane.spark.supervisor import Supervisor
@@ -59,6 +60,7 @@ KEY_BYTES = 32
 
 
 @by_name
+@naming_its_end
 def start(
     pipeline: Pipeline,
     spark: SparkSession,
