@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import keylane as kl
+from keylane.broker.process import BrokerProcess
+from keylane.kafka.admin import Admin
 from keylane.testing.embedded import EmbeddedBroker
 from kit.processes import Started
 from kit.stage import until
@@ -45,6 +50,11 @@ def pipeline(servers: str, **kafka: Any) -> kl.Pipeline:
     )
 
 
+def write_pipeline(folder: Path, servers: str) -> None:
+    kafka = f'{{"bootstrap.servers": "{servers}", "group.id": "g"}}'
+    (folder / "p.py").write_text(f'import keylane as kl\np = kl.Pipeline(kafka={kafka}, topics=["t"], handler=print)\n')
+
+
 def stopped_within(consumer: kl.ParallelConsumer, thread: threading.Thread) -> float:
     began = time.monotonic()
     consumer.stop()
@@ -74,10 +84,7 @@ def test_a_stop_ends_the_wait_for_a_broker_that_does_not_answer(silent: str) -> 
 
 
 def test_the_command_says_that_nothing_was_begun(tmp_path: Path, silent: str) -> None:
-    (tmp_path / "p.py").write_text(
-        "import keylane as kl\n"
-        f'p = kl.Pipeline(kafka={{"bootstrap.servers": "{silent}", "group.id": "g"}}, topics=["t"], handler=print)\n'
-    )
+    write_pipeline(tmp_path, silent)
     with Started(
         [sys.executable, "-m", "keylane", "run", str(tmp_path / "p.py")], stdout=subprocess.PIPE, text=True
     ) as run:
@@ -88,3 +95,54 @@ def test_the_command_says_that_nothing_was_begun(tmp_path: Path, silent: str) ->
         assert run.wait(30) == 0
         assert time.monotonic() - began < ENDS_WITHIN_S + SLACK_S
         assert run.stdout.read().endswith("before it had partitions: nothing was begun\n")
+
+
+class Pod:
+    """`keylane run` as a pod's command has it."""
+
+    def __init__(self, folder: Path, servers: str, *arguments: str) -> None:
+        write_pipeline(folder, servers)
+        command = [sys.executable, "-m", "keylane", "run", str(folder / "p.py"), "--health-port", "0", *arguments]
+        self.process = Started(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        found = re.search(r"health at http://\[::\]:(\d+)/", self.process.stdout.readline())
+        assert found is not None
+        self._port = int(found[1])
+
+    def ask(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=20) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+
+def test_a_pod_that_starts_before_its_brokers_waits_for_them_alive_and_says_so(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        Admin({"bootstrap.servers": broker.bootstrap}).create_topics({"t": 1})
+        broker.kill()
+        pod = Pod(tmp_path, broker.bootstrap, "--wait-for-brokers", "--client-id", "orders-7")
+        with pod.process as process:
+            why = f"not ready: it waits for the brokers: no Kafka broker answered at '{broker.bootstrap}' within 10 s"
+            until(lambda: pod.ask("/readyz")[1].startswith(why), lambda: pod.ask("/readyz")[1])
+            assert pod.ask("/healthz") == (200, "alive\n")
+            broker.start()
+            until(lambda: pod.ask("/readyz") == (200, "ready\n"), lambda: pod.ask("/readyz")[1])
+            until(lambda: bool(members_of(broker.bootstrap)), "it joins")
+            assert members_of(broker.bootstrap) == ["orders-7"]
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+
+
+def test_a_stop_ends_the_wait_for_brokers(tmp_path: Path) -> None:
+    pod = Pod(tmp_path, "127.0.0.1:1", "--wait-for-brokers")
+    with pod.process as process:
+        until(lambda: "it waits for the brokers" in pod.ask("/readyz")[1], "it waits")
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert time.monotonic() - began < ENDS_WITHIN_S
+
+
+def members_of(servers: str) -> list[str]:
+    return [one.client_id for one in Admin({"bootstrap.servers": servers}).describe_group("g").members]

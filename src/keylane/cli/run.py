@@ -24,14 +24,13 @@ from keylane.consumer.snapshot import Snapshot
 from keylane.desk import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from keylane.cli.progress import PatientStream
     from keylane.cli.startup import Running, Startup
     from keylane.demo.progress import Progress
     from keylane.demo.stop import StopRequest
     from keylane.kafka.group_standing import Standing
-    from keylane.metrics import Lane
     from keylane.pipeline import Pipeline
 
 DESCRIPTION = """\
@@ -96,6 +95,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--metrics-host", default="127.0.0.1", metavar="HOST", help="… on this address (127.0.0.1; :: for all)")
     add("--health-port", type=int, metavar="N", help="serve /healthz and /readyz for probes there, on all addresses")
     add_offsets_servers(parser, "the group, while its records are at bootstrap.servers")
+    add("--wait-for-brokers", action="store_true", help="wait while no broker answers, instead of failing after 10 s")
+    add("--client-id", metavar="NAME", help="what brokers call this member, such as its pod's name (keylane)")
     add("--operate", action="store_true", help=f"report, and with a token in {TOKEN_VARIABLE} take commands")
     parser.set_defaults(func=run)
 
@@ -106,15 +107,19 @@ def run(args: argparse.Namespace) -> int:
     from keylane.cli.pipeline_file import load_pipeline, place_in, place_in_notes
     from keylane.cli.progress import PatientStream, progress_on
     from keylane.cli.signals import stopping
+    from keylane.cli.startup import Startup
     from keylane.consumer.closing import FINAL_COMMIT_S
     from keylane.demo.options import check_local_slots
     from keylane.demo.stop import StopRequest
     from keylane.errors import HandlerError, PeerError, UsageError
+    from keylane.left_behind import StoppedError
     from keylane.pipeline import Operations
 
     if args.spark is None and (args.lanes is not None or args.conf):
         option = "--lanes" if args.lanes is not None else "--conf"
         raise UsageError(f"{option} goes with --spark MASTER: give that too, or leave {option} out")
+    if args.spark is not None and args.client_id is not None:
+        raise UsageError("--client-id names a member in this process: leave it out, lanes have names of their own")
     if args.spark is not None:
         check_local_slots(args.spark, args.lanes, "--spark")
     path, pipeline = load_pipeline(args.file)
@@ -128,10 +133,12 @@ def run(args: argparse.Namespace) -> int:
     watch = Watch(progress, lines, args.progress_interval, has_end=args.available_now)
     with stopping(stop):
         try:
-            if args.spark is None:
-                run_here(pipeline, watch, stop, args)
-            else:
-                run_on_spark(pipeline, watch, stop, args)
+            startup = Startup(stop)
+            with serving(startup, pipeline, watch, args), suppress(StoppedError):
+                if args.wait_for_brokers:
+                    startup.wait_for_brokers(pipeline, progress)
+                run_it = run_here if args.spark is None else run_on_spark
+                run_it(pipeline, watch, stop, startup, args)
         except HandlerError as error:
             place = place_in(path, error.__cause__) if error.__cause__ is not None else place_in_notes(path, error)
             raise HandlerError(f"{place}: {error}") from error
@@ -144,16 +151,19 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_INTERRUPTED if stop.requested and args.available_now else 0
 
 
-def run_here(pipeline: Pipeline, watch: Watch, stop: StopRequest, args: argparse.Namespace) -> None:
+def run_here(pipeline: Pipeline, watch: Watch, stop: StopRequest, startup: Startup, args: argparse.Namespace) -> None:
     """One `ParallelConsumer` in this process; another one where its clients have certificates that are exchanged."""
     from keylane.errors import ExchangedCertificatesError
     from keylane.parallel_consumer import ParallelConsumer
 
     while True:
+        consumer = ParallelConsumer(
+            pipeline, ending_offsets="latest" if args.available_now else None, client_id=args.client_id
+        )
+        startup.began(consumer)
         try:
             with (
-                ParallelConsumer(pipeline, ending_offsets="latest" if args.available_now else None) as consumer,
-                serving(consumer, pipeline, watch, args),
+                consumer,
                 watch.watching(consumer, f"{_what(pipeline)} in this process"),
                 stop.calling(consumer.stop),
             ):
@@ -166,25 +176,16 @@ def run_here(pipeline: Pipeline, watch: Watch, stop: StopRequest, args: argparse
             return
 
 
-def run_on_spark(pipeline: Pipeline, watch: Watch, stop: StopRequest, args: argparse.Namespace) -> None:
-    """Lanes of a session of our own. A stop before they run ends the start where it is."""
-    from keylane.cli.startup import Startup
-    from keylane.demo.extras import require
-    from keylane.left_behind import StoppedError
-
-    require("pyspark", "pyarrow", "cloudpickle", extra="spark")
-    startup = Startup(stop)
-    with serving(startup, pipeline, watch, args, startup.lanes), suppress(StoppedError):
-        start_and_run_on_spark(pipeline, watch, stop, startup, args)
-
-
-def start_and_run_on_spark(
+def run_on_spark(
     pipeline: Pipeline, watch: Watch, stop: StopRequest, startup: Startup, args: argparse.Namespace
 ) -> None:
-    """Raises `StoppedError` for a stop before lanes run."""
-    import keylane.spark
+    """Lanes of a session of our own. Raises `StoppedError` for a stop before they run."""
     from keylane.cli.startup import STANDS_S
     from keylane.demo.backends import end_session
+    from keylane.demo.extras import require
+
+    require("pyspark", "pyarrow", "cloudpickle", extra="spark")
+    import keylane.spark
     from keylane.errors import SessionEndedError
 
     with watch.progress.step(f"Starting Spark on {args.spark}"):
@@ -215,13 +216,7 @@ def start_and_run_on_spark(
 
 
 @contextmanager
-def serving(
-    running: Running,
-    pipeline: Pipeline,
-    watch: Watch,
-    args: argparse.Namespace,
-    lanes: Callable[[], Iterable[Lane]] | None = None,
-) -> Iterator[None]:
+def serving(startup: Startup, pipeline: Pipeline, watch: Watch, args: argparse.Namespace) -> Iterator[None]:
     """`/metrics`, `/healthz` and `/readyz` until the block ends, on the ports that were given."""
     with ExitStack() as servers:
         if args.metrics_port is not None:
@@ -229,14 +224,15 @@ def serving(
             from keylane.metrics.prometheus import MetricsServer
 
             labels = {"group": pipeline.group_id}
+            lanes = None if args.spark is None else startup.lanes
             metrics = servers.enter_context(
-                MetricsServer(running.snapshot, args.metrics_port, args.metrics_host, labels, running.health, lanes)
+                MetricsServer(startup.snapshot, args.metrics_port, args.metrics_host, labels, startup.health, lanes)
             )
             watch.progress.say(f"metrics at http://{place(args.metrics_host, metrics.port)}/metrics")
         if args.health_port is not None:
             from keylane.metrics.pages import EVERY_ADDRESS, HealthServer, place
 
-            health = servers.enter_context(HealthServer(running.health, args.health_port, EVERY_ADDRESS))
+            health = servers.enter_context(HealthServer(startup.health, args.health_port, EVERY_ADDRESS))
             watch.progress.say(f"health at http://{place(EVERY_ADDRESS, health.port)}/healthz and /readyz")
         yield
 

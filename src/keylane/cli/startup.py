@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from keylane.consumer.health import Health
 from keylane.consumer.snapshot import Snapshot
+from keylane.errors import BrokerUnavailableError
+from keylane.kafka.admin import Admin, RefusedError
 from keylane.left_behind import answer_unless_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from keylane.demo.progress import Progress
     from keylane.demo.stop import StopRequest
     from keylane.metrics import Lane
+    from keylane.pipeline import Pipeline
 
 T = TypeVar("T")
 
@@ -32,20 +36,15 @@ class Running(Protocol):
     def health(self) -> Health: ...
 
 
-class WithLanes(Running, Protocol):
-    @property
-    def lanes(self) -> Iterable[Lane]: ...
-
-
 class Startup:
-    """Of a query of lanes. Thread safety: one thread starts; any may ask for snapshot, health and lanes."""
+    """Of what one command runs. Thread safety: one thread starts; any may ask for snapshot, health and lanes."""
 
     def __init__(self, stop: StopRequest) -> None:
         self._stop = stop
         self._step = "it starts"
         self._since = monotonic()
         self._limit_s: float | None = None
-        self._running: WithLanes | None = None
+        self._running: Running | None = None
 
     def do(self, step: str, call: Callable[[], T], limit_s: float | None = None) -> T:
         """What `call` returns. Raises what it raises, and `StoppedError` when a stop comes first. A call without a
@@ -53,15 +52,33 @@ class Startup:
         self._step, self._since, self._limit_s = step, monotonic(), limit_s
         return answer_unless_stopped(call, lambda: self._stop.requested, "keylane-start")
 
-    def began(self, running: WithLanes) -> None:
-        """The start is over."""
+    def began(self, running: Running) -> None:
+        """From now on this answers."""
         self._running = running
+
+    def wait_for_brokers(self, pipeline: Pipeline, progress: Progress) -> None:
+        """Returns once brokers answer, and the group's coordinator; raises `StoppedError` when a stop comes first."""
+        admin = Admin(pipeline.kafka)
+        said = False
+        step = "it waits for the brokers"
+        while True:
+            try:
+                self.do(step, lambda: admin.describe_group(pipeline.group_id))
+            except BrokerUnavailableError as error:
+                step = f"it waits for the brokers: {error}"
+                if not said:
+                    progress.say(f"{error}; it waits until they answer")
+                    said = True
+            except RefusedError:  # they answer, and what they refuse the run tells better
+                return
+            else:
+                return
 
     def snapshot(self) -> Snapshot:
         return Snapshot() if self._running is None else self._running.snapshot()
 
     def lanes(self) -> Iterable[Lane]:
-        return () if self._running is None else self._running.lanes
+        return getattr(self._running, "lanes", ())
 
     def health(self) -> Health:
         if self._running is not None:
