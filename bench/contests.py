@@ -10,7 +10,8 @@ from typing import Any
 
 import peers
 
-OURS, KAFKA, FLUSHING = "keylane", "Apache Kafka 4.3.1", "Apache Kafka 4.3.1, flushed"
+OURS, KAFKA = "keylane", f"Apache Kafka {peers.kafka_release()}"
+FLUSHING = f"{KAFKA}, flushed"
 
 Beside = Callable[[ExitStack], Mapping[str, str]]
 """Starts others, which end with the stack: bootstrap address by name."""

@@ -28,7 +28,7 @@ def starts(folder: Path) -> dict[str, float]:
             kafka.kill()
             began = time.perf_counter()
             kafka.start()
-            found["Apache Kafka 4.3.1"] = time.perf_counter() - began
+            found[f"Apache Kafka {peers.kafka_release()}"] = time.perf_counter() - began
     return found
 
 

@@ -100,7 +100,7 @@ def start_broker(stack: contextlib.ExitStack, bootstrap: str | None, lacking: st
     if lacking:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="keylane-bench-"))
         return "keylane's embedded broker", stack.enter_context(BrokerProcess(Path(folder, "data"))).bootstrap
-    return "Apache Kafka 4.3.1", stack.enter_context(peers.ApacheKafka()).bootstrap
+    return f"Apache Kafka {peers.kafka_release()}", stack.enter_context(peers.ApacheKafka()).bootstrap
 
 
 def reporter(row: Row) -> Callable[[str, Result], None]:

@@ -33,7 +33,7 @@ from offsets.speed import Contest, Row
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-COORDINATORS = "Apache Kafka 4.3.1, 3 nodes"
+COORDINATORS = f"Apache Kafka {peers.kafka_release()}, 3 nodes"
 SERVERS = 3
 PARTITIONS = 6
 SETTLE_S = 60

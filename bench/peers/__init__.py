@@ -1,8 +1,8 @@
 """The peers that keylane is measured against and tested with, run as real processes on this machine.
 
 Apache Kafka and its tools come as jars through Maven, once, into a cache folder (`KEYLANE_PEERS`, default
-`~/.cache/keylane/peers`). Nothing here is needed to use keylane; what needs it asks `missing()` first and says why
-it is left out.
+`~/.cache/keylane/peers`), in one of the releases `KAFKAS` (`KEYLANE_KAFKA`, default the first). Nothing here is needed
+to use keylane; what needs it asks `missing()` first and says why it is left out.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 _HERE = Path(__file__).parent
+KAFKAS = ("4.3.1", "4.4.0")
+"""The releases of Apache Kafka that run here: brokers, tools, clients, Streams and MirrorMaker."""
+_RELEASE = "${kafka.version}"
+"""What stands for the chosen one in the files that pin versions."""
 START_TIMEOUT_S = 90
 """A cold JVM on a busy machine takes some 10 s; beyond this it is not coming."""
 
@@ -42,15 +46,30 @@ def missing() -> str | None:
     return None
 
 
+def kafka_release() -> str:
+    """The one of `KAFKAS` that runs. Raises `ValueError` for another."""
+    chosen = os.environ.get("KEYLANE_KAFKA") or KAFKAS[0]
+    if chosen not in KAFKAS:
+        raise ValueError(f"KEYLANE_KAFKA={chosen}: give one of {', '.join(KAFKAS)}")
+    return chosen
+
+
+def older_than(release: str) -> str | None:
+    """In one line that the Apache Kafka that runs here is older than this release; None when it is not."""
+    have, wanted = ([int(part) for part in one.split(".")] for one in (kafka_release(), release))
+    return f"Apache Kafka {kafka_release()} is older than {release}: set KEYLANE_KAFKA" if have < wanted else None
+
+
 def jars(name: str) -> Path:
     """The folder with the jars that `<name>.xml` names; fetched by Maven on first use."""
     pom = _HERE / f"{name}.xml"
+    release = kafka_release() if _RELEASE in pom.read_text() else ""
 
     def fetch(folder: Path) -> None:
-        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
+        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", f"-Dkafka.version={release}"]
         subprocess.run(["mvn", "-q", "-B", "-f", str(pom), *goal], check=True, stdin=subprocess.DEVNULL)
 
-    return cached(name, [pom], fetch)
+    return cached(name, [pom], fetch, release.encode())
 
 
 def cached(name: str, sources: Iterable[Path], make: Callable[[Path], None], what: bytes = b"") -> Path:
@@ -78,7 +97,7 @@ def version(name: str, artifact: str) -> str:
     text = (_HERE / f"{name}.xml").read_text()
     pin = re.search(rf"<artifactId>{re.escape(artifact)}</artifactId><version>(.*?)</version>", text)
     assert pin is not None, f"{name}.xml has no {artifact}"
-    return pin[1]
+    return kafka_release() if pin[1] == _RELEASE else pin[1]
 
 
 def kafka_tool(main_class: str, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
@@ -172,7 +191,7 @@ class Node:
 
 
 class ApacheKafka:
-    """A real Apache Kafka 4.3.1 (KRaft, one node, default durability: no sync) on free ports of 127.0.0.1.
+    """A real Apache Kafka (KRaft, one node, default durability: no sync) on free ports of 127.0.0.1.
 
     A context manager: its data lives in a temporary folder and goes with it. `settings` are Kafka's own server
     properties and win over the few that a single node needs.

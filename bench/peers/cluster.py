@@ -62,7 +62,7 @@ _PROPERTIES = {
 
 
 class ApacheCluster:
-    """Apache Kafka 4.3.1 (KRaft; each node a broker and a controller) on free ports, with replication 3 of which a
+    """Apache Kafka (KRaft; each node a broker and a controller) on free ports, with replication 3 of which a
     write needs 2.
 
     A context manager: all data lives in a temporary folder and goes with it. `settings` are Kafka's own server
