@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from keylane.broker.broker_configs import ALL, CHANGEABLE
 from keylane.broker.config import SECRETS, BrokerConfig, kafka_name
+from keylane.broker.dispatch import in_slices
 from keylane.broker.group_configs import GROUP_CHOICES, GROUP_CONFIGS, checked
 from keylane.broker.topic_settings import HONOURED, KEPT, policies
 from keylane.coordinator.formats import OFFSETS_TOPIC
@@ -223,7 +224,7 @@ async def alter(request: Any, answer: type, node: Node, changed: Changed, *, is_
     stays."""
     named = Counter((each.resource_type, each.resource_name) for each in request.resources)
     answers = []
-    for resource in request.resources:
+    async for resource in in_slices(request.resources):
         code, message = codes.NONE, None
         kind, name = resource.resource_type, resource.resource_name
         try:

@@ -8,28 +8,32 @@ know brings its own `schema(version)`.
 A handler is a coroutine function `handle`, or, for the APIs of which thousands wait for one sync, a plain function
 `begin`: it does its work at once and returns the answer, or `Later` when the answer has to wait for a disk. That saves
 one asyncio task a request. Work that may take long is returned as a `Preparation`: steps, between which others are
-served. Such a handler may offer a `SHORT_WAY`: clients commit and fetch the same partitions again and again, and then
-all of a frame but its correlation id, and an offset, was decoded before.
+served. A request of many items is decoded in a thread, its items are handled `in_slices`, and its answer is encoded in
+a thread (`answer_of`).
+
+Such a handler may offer a `SHORT_WAY`: clients commit and fetch the same partitions again and again, and then all of a
+frame but its correlation id, and an offset, was decoded before.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import importlib
 import pkgutil
 import struct
 import time
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from keylane.broker import handlers
 from keylane.broker.sessions import Session
 from keylane.errors import PeerError
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
-from keylane.wire.primitives import read_unsigned_varint
-from keylane.wire.versions import RequestSchema, encode_response, request_schema
+from keylane.wire.primitives import MAX_ITEMS, TooManyItemsError, read_unsigned_varint
+from keylane.wire.versions import RequestSchema, count_items, encode_response, request_schema
 
 if TYPE_CHECKING:
     from keylane.broker.node import Node
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
 
 API_VERSIONS = 18
 UNSUPPORTED_VERSION = 35
+
+T = TypeVar("T")
 
 NO_SESSION = Session()
 
@@ -137,6 +143,22 @@ class RequestHeader(NamedTuple):
     session: Session = NO_SESSION
 
 
+FEW_ITEMS = 5_000
+"""Items of a request or an answer that are decoded or encoded at once: a few milliseconds. More take a thread."""
+
+
+class Unencoded(NamedTuple):
+    """An answer of many items: what a handler returns is made, and encoded, in a thread."""
+
+    make: Callable[[], Any]
+    """It only reads what no longer changes."""
+
+
+def answer_of(items: int, make: Callable[[], Any]) -> Any:
+    """What `make` gives, of so many items: made in a thread when these are many."""
+    return make() if items <= FEW_ITEMS else Unencoded(make)
+
+
 class Later(NamedTuple):
     """An answer that waits for a round of a group commit; `finish` then gives it (or waits on)."""
 
@@ -149,7 +171,7 @@ Steps = Generator[Work | None, Any, None]
 """Work in steps of a few milliseconds at most. What takes longer, and leaves the interpreter to others, is yielded:
 it is done in a thread, and its result is sent back."""
 SLICE_S = 0.005
-"""Processor time for which steps hold the event loop at a time."""
+"""How long steps hold the event loop at a time, by the wall's clock: a thread's takes over a microsecond to ask."""
 
 
 class Preparation:
@@ -174,12 +196,12 @@ class Preparation:
 
     def advance(self, result: object = None) -> None:
         """As many steps as there is time for. `result` is that of `work`."""
-        until = time.thread_time() + SLICE_S
+        until = time.perf_counter() + SLICE_S
         self.work = None
         try:
             while self.work is None:
                 self.work, result = self._steps.send(result), None
-                if time.thread_time() > until:
+                if time.perf_counter() > until:
                     return
         except StopIteration:
             self.is_over = True
@@ -190,6 +212,16 @@ def prepared(steps: Steps, finish: Callable[[], Any]) -> Any:
     preparation = Preparation(steps, finish)
     preparation.advance()
     return finish() if preparation.is_over else preparation
+
+
+async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
+    """Each of them. Others are served meanwhile, whenever what is done with them has held the loop for `SLICE_S`."""
+    until = time.perf_counter() + SLICE_S
+    for item in items:
+        yield item
+        if time.perf_counter() > until:
+            await asyncio.sleep(0)
+            until = time.perf_counter() + SLICE_S
 
 
 def failure_of(durable: Round | None) -> int:
@@ -274,6 +306,8 @@ def load_apis() -> dict[int, Api]:
 
 
 MAX_KNOWN_BYTES = 32 * 1024 * 1024
+MAX_KNOWN_FRAME_BYTES = 64 * 1024
+"""Longer requests are decoded each time: what they ask for takes longer than that."""
 KNOWN_ENTRY_BYTES = 500
 """What an entry takes beside its key, about."""
 _VERSION_END = 4
@@ -298,14 +332,14 @@ class KnownRequests:
 
     def recognise(self, frame: bytes) -> Later | bytes | None:
         """The whole frame of the answer, or `Later` with it; None: the request has to be decoded."""
-        way, known = self._ways.get(frame[:_VERSION_END], _NO_WAY)
+        way, known = self._way_of(frame)
         if way is None or (key := way.key(frame)) is None or (found := known.get(key)) is None:
             return None
         return way.answer(found, frame, self._node)
 
     def remember(self, frame: bytes, request: object) -> None:
         """It was decoded, and another one of its form may follow."""
-        way, known = self._ways.get(frame[:_VERSION_END], _NO_WAY)
+        way, known = self._way_of(frame)
         if way is None or (key := way.key(frame)) is None or (found := way.know(frame, request, self._node)) is None:
             return
         if key not in known:
@@ -315,6 +349,9 @@ class KnownRequests:
                 others.clear()
             self._size = len(key) + KNOWN_ENTRY_BYTES
         known[key] = found
+
+    def _way_of(self, frame: bytes) -> tuple[ShortWay | None, dict[bytes, object]]:
+        return _NO_WAY if len(frame) > MAX_KNOWN_FRAME_BYTES else self._ways.get(frame[:_VERSION_END], _NO_WAY)
 
 
 class Call(NamedTuple):
@@ -326,8 +363,11 @@ class Call(NamedTuple):
     request: Any
 
 
-def decode_request(frame: bytes, client_host: str, apis: dict[int, Api], session: Session = NO_SESSION) -> Call:
-    """Read header and body of one frame (without its size). Raises `MalformedRequestError`.
+def decode_request(
+    frame: bytes, client_host: str, apis: dict[int, Api], session: Session = NO_SESSION, max_items: int = MAX_ITEMS
+) -> Call:
+    """Read header and body of one frame (without its size). Raises `MalformedRequestError`, or `TooManyItemsError` for
+    one with more than `max_items` items, where that is less than any request may have.
 
     A version of ApiVersions that is not offered is read as version 0, with `header.api_version` as it came: the handler
     answers it with UNSUPPORTED_VERSION in version 0, as Kafka does, so that the client can ask again.
@@ -357,14 +397,25 @@ def decode_request(frame: bytes, client_host: str, apis: dict[int, Api], session
     try:
         if schema.is_flexible:
             position = _skip_tagged_fields(frame, position)
-        request, _ = schema.read(frame, position)
+        request, _ = schema.read(frame, position, max_items)
     except Exception as error:
+        if isinstance(error, TooManyItemsError) and max_items < MAX_ITEMS:
+            raise
         raise MalformedRequestError(f"{api.name} version {version} cannot be read: {error}") from error
     return Call(api, header, schema, request)
 
 
+def is_encoded_aside(response: Any) -> bool:
+    """Whether what a handler returned takes long to encode."""
+    if type(response) is Unencoded:
+        return True
+    return dataclasses.is_dataclass(response) and count_items(response, FEW_ITEMS) > FEW_ITEMS
+
+
 def response_frame(call: Call, response: Any) -> list[bytes] | None:
     """The whole frame in parts, for what a handler returned; None when there is nothing to answer."""
+    if type(response) is Unencoded:
+        response = response.make()
     if response is None:
         return None
     if isinstance(response, list):

@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from keylane.broker.dispatch import (
+    FEW_ITEMS,
     Api,
     Call,
     CloseConnectionError,
@@ -26,15 +27,17 @@ from keylane.broker.dispatch import (
     MalformedRequestError,
     Preparation,
     decode_request,
+    is_encoded_aside,
     response_frame,
 )
 from keylane.broker.listener import Listener
 from keylane.broker.security import OPEN
 from keylane.broker.sessions import NotAuthenticatedError
 from keylane.errors import PeerError
+from keylane.wire.primitives import MAX_ITEMS, TooManyItemsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from keylane.broker.config import BrokerConfig
     from keylane.broker.node import Node
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
     from keylane.storage.shared_sync import Round
 
 logger = logging.getLogger("keylane.broker")
+
+T = TypeVar("T")
 
 MAX_BYTES_IN_FLIGHT = 64 * 1024 * 1024
 """Request bytes of one connection that may be under way before it is not read from for the while."""
@@ -161,9 +166,9 @@ class Connection(asyncio.BufferedProtocol):
         self._answers: deque[_Answer] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._polls: set[asyncio.Task[None]] = set()
-        self._preparing: asyncio.Task[None] | None = None
+        self._preparing: set[asyncio.Task[None]] = set()
         self._held_back: deque[tuple[bytes, _Answer]] = deque()
-        """What came behind the request that is being prepared."""
+        """What came behind requests that are being prepared."""
         self._bytes_in_flight = 0
         self._transport: asyncio.Transport | None = None
         self._peer = ""
@@ -201,8 +206,9 @@ class Connection(asyncio.BufferedProtocol):
         self.regulate()
         for poll in self._polls:
             poll.cancel()
-        if self._preparing is not None and self._server.is_stopping:
-            self._preparing.cancel()
+        if self._server.is_stopping:
+            for preparing in self._preparing:
+                preparing.cancel()
         self._session.close()
         for relay in self._relays:
             relay.close()
@@ -269,10 +275,10 @@ class Connection(asyncio.BufferedProtocol):
         place = _Answer(len(frame))
         self._answers.append(place)
         self._bytes_in_flight += place.size
-        if self._preparing is None:
-            self._start(frame, place)
-        else:
+        if self._preparing:
             self._held_back.append((frame, place))
+        else:
+            self._start(frame, place)
 
     def _start(self, frame: bytes, place: _Answer) -> None:
         if self._relays and self._is_relayed(frame, place):
@@ -289,16 +295,28 @@ class Connection(asyncio.BufferedProtocol):
 
     def _call(self, frame: bytes, place: _Answer) -> None:
         """A request that is not like one before."""
-        call = decode_request(frame, self._session.forwarded_from or self._host, self._server.apis, self._session)
-        self._server.known.remember(frame, call.request)
+        try:
+            call = self._decoded(frame, FEW_ITEMS)
+        except TooManyItemsError:
+            self._hold_back_until(None, self._decode_aside(frame, place))
+        else:
+            self._server.known.remember(frame, call.request)
+            self._begin(call, place)
+
+    def _decoded(self, frame: bytes, max_items: int = MAX_ITEMS) -> Call:
+        host = self._session.forwarded_from or self._host
+        return decode_request(frame, host, self._server.apis, self._session, max_items)
+
+    async def _decode_aside(self, frame: bytes, place: _Answer) -> Callable[[], None]:
+        call = await self._server.in_thread(lambda: self._decoded(frame))
+        return lambda: self._begin(call, place)
+
+    def _begin(self, call: Call, place: _Answer) -> None:
         if call.api.begin is not None:
             begin = call.api.begin
             self.advance(call, place, lambda: begin(call.request, call.header, self._server.node))
         else:
-            task = self._server.loop.create_task(self._serve(call, place))
-            tasks = self._polls if call.api.may_poll else self._tasks
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+            self._start_task(self._serve(call, place), self._polls if call.api.may_poll else self._tasks)
 
     def advance(self, call: Call | None, place: _Answer, step: Callable[[], Any]) -> None:
         """The next step of a call that has no task of its own; `flush` afterwards."""
@@ -312,25 +330,51 @@ class Connection(asyncio.BufferedProtocol):
         if type(result) is Later:
             self._server.wait(result.durable, (self, call, place, result.finish))
         elif type(result) is Preparation:
-            self._preparing = task = self._server.loop.create_task(self._prepare(call, place, result))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._hold_back_until(call, self._prepare(call, place, result))
+        elif call is not None and is_encoded_aside(result):
+            self._start_task(self._encode_aside(call, place, result), self._tasks)
         else:
             place.parts = [result] if call is None else response_frame(call, result)
             place.is_ready = True
 
-    async def _prepare(self, call: Call | None, place: _Answer, preparation: Preparation) -> None:
-        """To its end; then what was held back starts, of a client that is gone too: it may want no answers (acks=0)."""
+    async def _encode_aside(self, call: Call, place: _Answer, response: Any) -> None:
         try:
-            while not preparation.is_over:
-                async with self._server.slice:
-                    await preparation.go_on()
+            place.parts = await self._server.in_thread(lambda: [b"".join(response_frame(call, response) or ())])
         except Exception as error:
-            self._preparing = None
             self._failed(call, error)
         else:
-            self._preparing = None
-            self.advance(call, place, preparation.finish)
+            place.is_ready = True
+            self.flush()
+
+    async def _prepare(self, call: Call | None, place: _Answer, preparation: Preparation) -> Callable[[], None]:
+        while not preparation.is_over:
+            async with self._server.slice:
+                await preparation.go_on()
+        return lambda: self.advance(call, place, preparation.finish)
+
+    def _start_task(self, coroutine: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
+        task = self._server.loop.create_task(coroutine)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        return task
+
+    def _hold_back_until(self, call: Call | None, preparing: Coroutine[Any, Any, Callable[[], None]]) -> None:
+        """What comes behind on this connection starts only after that."""
+        self._preparing.add(self._start_task(self._finish(call, preparing), self._tasks))
+
+    async def _finish(self, call: Call | None, preparing: Coroutine[Any, Any, Callable[[], None]]) -> None:
+        """To its end, and what it gives; then what was held back starts, of a client that is gone too: it may want no
+        answers (acks=0)."""
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            go_on = await preparing
+        except Exception as error:
+            self._preparing.discard(task)
+            self._failed(call, error)
+        else:
+            self._preparing.discard(task)
+            go_on()
         self._start_held_back()
         if self._transport is None:
             for poll in self._polls:
@@ -338,7 +382,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _start_held_back(self) -> None:
         try:
-            while self._held_back and self._preparing is None:
+            while self._held_back and not self._preparing:
                 self._start(*self._held_back.popleft())
         except (MalformedRequestError, NotAuthenticatedError) as error:
             self.flush()
@@ -380,7 +424,7 @@ class Connection(asyncio.BufferedProtocol):
             first.turn.set_result(None)
 
     def _failed(self, call: Call | None, error: Exception) -> None:
-        if isinstance(error, CloseConnectionError):
+        if isinstance(error, CloseConnectionError | MalformedRequestError):
             self._refuse(error)
             return
         what = "a known request" if call is None else f"{call.api.name} version {call.header.api_version}"
@@ -415,7 +459,7 @@ class Connection(asyncio.BufferedProtocol):
     def regulate(self) -> None:
         """Read from the client while it keeps up and its requests under way are few."""
         arriving = self._frames.arriving
-        is_over = self._transport is None and self._preparing is None
+        is_over = self._transport is None and not self._preparing
         held = 0 if is_over else self._bytes_in_flight + arriving
         if held != self._held:
             by, self._held = held - self._held, held
@@ -511,6 +555,11 @@ class BrokerServer:
         self._listener.left()
         if not self.connections and self._last_left is not None and not self._last_left.done():
             self._last_left.set_result(None)
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """What `work` gives, which only reads and takes long; one at a time."""
+        async with self.slice:
+            return await self.loop.run_in_executor(None, work)
 
     def _make_room(self) -> bool:
         """End the oldest connection of those that never sent a request; False without one."""

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from keylane.coordinator.transactions.transactional_ids import Producer
     from keylane.storage.shared_sync import Round
 
+MIN_RECORD_BYTES = 40
+"""Of an offset's record: its key has two lengths and a partition, its value 24 bytes."""
 ALL_ACCEPTED: Sequence[Sequence[int] | None] = (None,)
 """The errors of a commit of one topic that has none."""
 
@@ -182,6 +184,8 @@ class OffsetService:
         """Append one commit of a member that may commit; with `producer`, as a part of its transaction. An error code,
         when the whole request is refused."""
         topics = request.topics
+        if self._is_too_large(topics):
+            return codes.INVALID_COMMIT_OFFSET_SIZE
         if len(topics) == 1 and self._check(topics[0]) is None:
             accepted, errors = topics, ALL_ACCEPTED
         else:
@@ -190,6 +194,11 @@ class OffsetService:
                 return CommitResult(errors, None)
         durable = self._append(partition, request.group, accepted, request.retention_ms, producer)
         return durable if isinstance(durable, int) else CommitResult(errors, durable)
+
+    def _is_too_large(self, topics: Sequence[TopicCommit]) -> bool:
+        """Whether so many offsets are too large for a batch, whatever they are: found before anything is made."""
+        most = self._options.message_max_bytes // MIN_RECORD_BYTES
+        return len(topics) > most or sum(len(topic.partitions) for topic in topics) > most
 
     def commit_if(
         self, partition: int, request: CommitRequest, expected: Sequence[Sequence[int]]

@@ -105,7 +105,7 @@ def served(server: Guide, passed: Mapping[int, Passed], *, is_pair: bool) -> dic
         return api_versions.answer(request, header, rows)
 
     async def coordinators(request: Entity, header: RequestHeader, _node: object) -> Entity:
-        return find_coordinator.answer(request, header, lambda key, key_type: _coordinator(key, key_type, server))
+        return await find_coordinator.answer(request, header, lambda key, key_type: _coordinator(key, key_type, server))
 
     async def cluster(request: Entity, header: RequestHeader, _node: object) -> Entity:
         known = server.cluster
@@ -167,7 +167,10 @@ def _between(server: Guide) -> dict[int, Api]:
 
 
 def _own_api(name: str, key: int, read: Callable[[bytes, int], tuple[Entity, int]], begin: Begin) -> Api:
-    schema = RequestSchema(read, is_flexible=False, has_flexible_response_header=False)
+    def read_all(frame: bytes, position: int, max_items: int = 0) -> tuple[Entity, int]:  # noqa: ARG001 - no arrays
+        return read(frame, position)
+
+    schema = RequestSchema(read_all, is_flexible=False, has_flexible_response_header=False)
     return Api(
         name,
         key,

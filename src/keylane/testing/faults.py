@@ -21,6 +21,7 @@ from keylane.storage.shared_sync import Round
 from keylane.testing.answers import error_answer
 from keylane.testing.named_groups import groups_of, names_groups
 from keylane.wire import conditional_commit
+from keylane.wire.primitives import MAX_ITEMS
 from keylane.wire.versions import RequestSchema, request_schema, request_type
 
 if TYPE_CHECKING:
@@ -197,8 +198,8 @@ class _Received(NamedTuple):
 def _keeping(api: Api, version: int) -> RequestSchema:
     schema = api.schema(version)
 
-    def read(frame: bytes, position: int) -> tuple[Any, int]:
-        request, size = schema.read(frame, position)
+    def read(frame: bytes, position: int, max_items: int = MAX_ITEMS) -> tuple[Any, int]:
+        request, size = schema.read(frame, position, max_items)
         return _Received(request, frame, position), size
 
     return schema._replace(read=read)

@@ -5,6 +5,8 @@ process, whoever sent it; and it gives None for a null array where Kafka allows 
 passes here first. The idea: of each schema a chain of small
 functions is made, each of which takes a position and returns the one behind its field; fields of a fixed size are
 passed at once, and an item that takes at least n bytes cannot be there more often than the bytes that are left allow.
+The items of all arrays are counted on the way: a request with many takes long to decode, and one with more than
+`MAX_ITEMS` is refused.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ from typing import Any
 
 from keylane.errors import PeerError
 from keylane.wire.fields import Field, fields_of
+from keylane.wire.primitives import ItemCount
 
-Pass = Callable[[bytes, int], int]
-"""(frame, position) -> the position behind. Raises `BoundsError`, `IndexError` or `struct.error`."""
+Pass = Callable[[bytes, int, ItemCount], int]
+"""(frame, position, items) -> the position behind. Raises `BoundsError`, `TooManyItemsError`, `IndexError` or
+`struct.error`."""
 
 _SIZES = {
     "bool": 1,
@@ -108,16 +112,16 @@ def _chain(steps: list[Pass]) -> Pass:
     if len(steps) == 1:
         return steps[0]
 
-    def run(frame: bytes, at: int) -> int:
+    def run(frame: bytes, at: int, items: ItemCount) -> int:
         for step in steps:
-            at = step(frame, at)
+            at = step(frame, at, items)
         return at
 
     return run
 
 
 def _array(item: Pass, smallest: int, *, is_fixed: bool, is_flexible: bool, may_be_null: bool) -> Pass:
-    def run(frame: bytes, at: int) -> int:
+    def run(frame: bytes, at: int, items: ItemCount) -> int:
         if is_flexible:
             count, at = _unsigned(frame, at)
             count -= 1
@@ -130,10 +134,11 @@ def _array(item: Pass, smallest: int, *, is_fixed: bool, is_flexible: bool, may_
             return at
         if count * smallest > len(frame) - at:
             raise BoundsError(f"an array of {count} items, and {len(frame) - at} bytes are left")
+        items.add(count)
         if is_fixed:
             return at + count * smallest
         for _ in range(count):
-            at = item(frame, at)
+            at = item(frame, at, items)
         return at
 
     return run
@@ -142,14 +147,14 @@ def _array(item: Pass, smallest: int, *, is_fixed: bool, is_flexible: bool, may_
 def _nullable(item: Pass) -> Pass:
     """An entity behind a byte that is negative where there is none."""
 
-    def run(frame: bytes, at: int) -> int:
-        return at + 1 if frame[at] >= 0x80 else item(frame, at + 1)
+    def run(frame: bytes, at: int, items: ItemCount) -> int:
+        return at + 1 if frame[at] >= 0x80 else item(frame, at + 1, items)
 
     return run
 
 
 def _fixed(size: int) -> Pass:
-    def run(frame: bytes, at: int) -> int:
+    def run(frame: bytes, at: int, _: ItemCount) -> int:
         at += size
         if at > len(frame):
             raise BoundsError(f"{at - len(frame)} bytes are missing")
@@ -158,23 +163,24 @@ def _fixed(size: int) -> Pass:
     return run
 
 
-def _string(frame: bytes, at: int) -> int:
+def _string(frame: bytes, at: int, _: ItemCount) -> int:
     return _behind(frame, at + 2, _INT16(frame, at)[0])
 
 
-def _bytes(frame: bytes, at: int) -> int:
+def _bytes(frame: bytes, at: int, _: ItemCount) -> int:
     return _behind(frame, at + 4, _INT32(frame, at)[0])
 
 
-def _compact_bytes(frame: bytes, at: int) -> int:
+def _compact_bytes(frame: bytes, at: int, _: ItemCount) -> int:
     size, at = _unsigned(frame, at)
     return _behind(frame, at, size - 1)
 
 
-def _tags(frame: bytes, at: int) -> int:
+def _tags(frame: bytes, at: int, items: ItemCount) -> int:
     if frame[at] == 0:
         return at + 1
     count, at = _unsigned(frame, at)
+    items.add(count)
     for _ in range(count):
         _, at = _unsigned(frame, at)
         size, at = _unsigned(frame, at)

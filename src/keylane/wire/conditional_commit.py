@@ -23,7 +23,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.errors import PeerError
-from keylane.wire.primitives import FieldError, FieldReader, array_length, int16, int32, string
+from keylane.wire.primitives import MAX_ITEMS, FieldError, FieldReader, ItemCount, array_length, int16, int32, string
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,9 +87,9 @@ def encode_request(request: Request) -> bytes:
     return b"".join(parts)
 
 
-def read_request(buffer: bytes, position: int) -> tuple[Request, int]:
-    """The request that begins at `position`, and its size. Raises `ConditionalCommitError`."""
-    reader = FieldReader(buffer, position)
+def read_request(frame: bytes, position: int, max_items: int = MAX_ITEMS) -> tuple[Request, int]:
+    """The request that begins at `position`, and its size. Raises `ConditionalCommitError` and `TooManyItemsError`."""
+    reader = FieldReader(frame, position, count=ItemCount(max_items))
     try:
         group, generation, member, instance = reader.string(), reader.int32(), reader.string(), reader.nullable_string()
         topics = [(reader.string(), [_read_condition(reader) for _ in reader.items()]) for _ in reader.items()]

@@ -13,6 +13,8 @@ import struct
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from keylane.errors import PeerError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -24,6 +26,8 @@ MAX_UNSIGNED_BITS = 35
 """Five bytes: a 32-bit number in groups of seven."""
 MAX_SIGNED_BITS = 70
 """Ten bytes: a 64-bit number."""
+MAX_ITEMS = 1_000_000
+"""Items of all arrays of a request. Apache Kafka takes no array of more."""
 
 
 def unsigned_varint(value: int) -> bytes:
@@ -113,6 +117,25 @@ def tagged(fields: Mapping[int, bytes]) -> bytes:
 # --- read ---
 
 
+class TooManyItemsError(PeerError):
+    """The arrays of a request have more items than are taken, or taken here."""
+
+
+class ItemCount:
+    """Counts the items of all arrays of one request."""
+
+    __slots__ = ("_left", "_most")
+
+    def __init__(self, most: int = MAX_ITEMS) -> None:
+        self._left = self._most = most
+
+    def add(self, count: int) -> None:
+        """An array of so many follows. Raises `TooManyItemsError`."""
+        self._left -= count
+        if self._left < 0:
+            raise TooManyItemsError(f"more than {self._most:,} items in the arrays of a request: send several")
+
+
 class FieldError(ValueError):
     """The bytes hold no such field."""
 
@@ -120,13 +143,15 @@ class FieldError(ValueError):
 class FieldReader:
     """Reads `data` from `at` on. Every method raises `FieldError`."""
 
-    __slots__ = ("at", "data", "is_flexible")
+    __slots__ = ("_count", "at", "data", "is_flexible")
 
-    def __init__(self, data: bytes, at: int = 0, *, is_flexible: bool = False) -> None:
-        """`is_flexible`: lengths are varints, and tagged fields end each entity (KIP-482)."""
+    def __init__(self, data: bytes, at: int = 0, *, is_flexible: bool = False, count: ItemCount | None = None) -> None:
+        """`is_flexible`: lengths are varints, and tagged fields end each entity (KIP-482). `count` is told of each
+        array, and may refuse it."""
         self.data = data
         self.at = at
         self.is_flexible = is_flexible
+        self._count = count
 
     def go_on(self, *, is_flexible: bool) -> None:
         """What follows is flexible, or not: a header says what comes behind it."""
@@ -192,6 +217,8 @@ class FieldReader:
         count = self.count()
         if not 0 <= count <= len(self.data) - self.at:  # every item has a byte at least
             raise FieldError(f"an array of {count} items in {len(self.data) - self.at} bytes")
+        if self._count is not None:
+            self._count.add(count)
         return range(count)
 
     def skip_tags(self) -> None:

@@ -11,11 +11,12 @@ import dataclasses
 import functools
 import importlib
 import io
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from keylane.wire.bounds import bounds_checker
+from keylane.wire.fields import fields_of
 from keylane.wire.newer import NEWER
-from keylane.wire.primitives import FieldReader
+from keylane.wire.primitives import MAX_ITEMS, FieldReader, ItemCount
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,11 +30,19 @@ Entity = Any
 """What kio makes of a request or an answer: another class for each API and version."""
 
 
+class ReadRequest(Protocol):
+    """Makes an entity of bytes."""
+
+    def __call__(self, frame: bytes, position: int, max_items: int = MAX_ITEMS) -> tuple[Any, int]:
+        """The entity, and its size in bytes. Raises `kio.serial.errors.DecodeError`, `ValueError`, or
+        `TooManyItemsError` where its arrays have more than `max_items` items together."""
+        ...
+
+
 class RequestSchema(NamedTuple):
     """How to read one version of a request."""
 
-    read: Callable[[bytes, int], tuple[Any, int]]
-    """(buffer, position) -> (entity, size in bytes); raises `kio.serial.errors.DecodeError` or `ValueError`."""
+    read: ReadRequest
     is_flexible: bool
     """Whether the request header ends with tagged fields."""
     has_flexible_response_header: bool
@@ -86,8 +95,8 @@ def request_schema(api: str, version: int) -> RequestSchema:
     response_header = response_type(api, version).__header_schema__
     check, decode = bounds_checker(request), entity_reader(request)
 
-    def read(frame: bytes, position: int) -> tuple[Any, int]:
-        check(frame, position)
+    def read(frame: bytes, position: int, max_items: int = MAX_ITEMS) -> tuple[Any, int]:
+        check(frame, position, ItemCount(max_items))
         return decode(frame, position)
 
     return RequestSchema(read, request.__flexible__, response_header.__flexible__)
@@ -116,6 +125,31 @@ def entity(entity_type: Any, /, **values: Any) -> Any:
     """An entity of one version from the values of all versions: those that this version does not have are left out."""
     names = _field_names(entity_type)
     return entity_type(**{name: value for name, value in values.items() if name in names})
+
+
+@functools.cache
+def _arrays_of(entity_type: Any) -> tuple[tuple[str, bool], ...]:
+    """The arrays of an entity by name, and whether their items have arrays themselves."""
+    return tuple(
+        (field.name, field.entity is not None and bool(_arrays_of(field.entity)))
+        for field in fields_of(entity_type)
+        if field.is_sequence and not field.is_tagged
+    )
+
+
+def count_items(entity: Any, most: int) -> int:
+    """Items of all arrays of an entity; when there are more than `most`, some more than that."""
+    count = 0
+    entity_type: Any = type(entity)
+    for name, have_arrays in _arrays_of(entity_type):
+        items = getattr(entity, name) or ()
+        count += len(items)
+        if have_arrays:
+            for item in items:
+                if count > most:
+                    return count
+                count += count_items(item, most - count)
+    return count
 
 
 _writers: dict[type, Callable[[io.BytesIO, Any], None]] = {}

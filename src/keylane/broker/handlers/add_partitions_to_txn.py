@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.coordinator.transactions.transactional_ids import CLASSIC, EPOCH_A_TRANSACTION, Producer
 from keylane.wire import codes
 from keylane.wire.versions import response_module
@@ -41,9 +42,9 @@ async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
         results = [
             module.AddPartitionsToTxnResult(
                 transactional_id=one.transactional_id,
-                topic_results=_results(module, one.topics, await _errors(one, version, node)),
+                topic_results=await _results(module, one.topics, await _errors(one, version, node)),
             )
-            for one in request.transactions
+            async for one in in_slices(request.transactions)
         ]
         return module.AddPartitionsToTxnResponse(
             throttle_time=datetime.timedelta(0), error_code=ErrorCode.none, results_by_transaction=tuple(results)
@@ -56,7 +57,7 @@ async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
     )
     return module.AddPartitionsToTxnResponse(
         throttle_time=datetime.timedelta(0),
-        results_by_topic_v3_and_below=_results(module, one.topics, await _errors(one, version, node)),
+        results_by_topic_v3_and_below=await _results(module, one.topics, await _errors(one, version, node)),
     )
 
 
@@ -71,18 +72,22 @@ class Transaction(NamedTuple):
 
 
 async def _errors(one: Entity, version: int, node: Node) -> dict[Partition, int]:
-    names = [(topic.name, index) for topic in one.topics for index in topic.partitions]
+    names = [
+        (topic.name, index) async for topic in in_slices(one.topics) async for index in in_slices(topic.partitions)
+    ]
     count_of = node.partition_count if version >= _BATCH_VERSION else node.topics.partition_count
-    unknown = {(topic, index) for topic, index in names if not 0 <= index < (count_of(topic) or 0)}
+    unknown = {(topic, index) async for topic, index in in_slices(names) if not 0 <= index < (count_of(topic) or 0)}
     if unknown:
         return {
             name: codes.UNKNOWN_TOPIC_OR_PARTITION if name in unknown else codes.OPERATION_NOT_ATTEMPTED
-            for name in names
+            async for name in in_slices(names)
         }
     producer = Producer(one.producer_id, one.producer_epoch)
     transactions = node.coordinator.transactions
     if one.verify_only:
-        found = {name: transactions.check_write(one.transactional_id, producer, name) for name in names}
+        found = {
+            name: transactions.check_write(one.transactional_id, producer, name) async for name in in_slices(names)
+        }
         abortable = codes.TRANSACTION_ABORTABLE
         return {name: abortable if error == codes.INVALID_TXN_STATE else error for name, error in found.items()}
     client_version = EPOCH_A_TRANSACTION if version >= _BATCH_VERSION else CLASSIC
@@ -92,16 +97,19 @@ async def _errors(one: Entity, version: int, node: Node) -> dict[Partition, int]
     return dict.fromkeys(names, error)
 
 
-def _results(module: ModuleType, topics: Entity, errors: dict[Partition, int]) -> tuple[Entity, ...]:
-    return tuple(
+async def _results(module: ModuleType, topics: Entity, errors: dict[Partition, int]) -> tuple[Entity, ...]:
+    results = [
         module.AddPartitionsToTxnTopicResult(
             name=topic.name,
             results_by_partition=tuple(
-                module.AddPartitionsToTxnPartitionResult(
-                    partition_index=index, partition_error_code=ErrorCode(errors[topic.name, index])
-                )
-                for index in topic.partitions
+                [
+                    module.AddPartitionsToTxnPartitionResult(
+                        partition_index=index, partition_error_code=ErrorCode(errors[topic.name, index])
+                    )
+                    async for index in in_slices(topic.partitions)
+                ]
             ),
         )
-        for topic in topics
-    )
+        async for topic in in_slices(topics)
+    ]
+    return tuple(results)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.broker.handlers.describe_client_quotas import CLIENT_ID, IP, USER
 from keylane.wire import codes
 from keylane.wire.versions import response_module
@@ -28,7 +29,7 @@ LACKS = "quotas: to set one is INVALID_REQUEST"
 async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:  # noqa: ARG001
     module = response_module("alter_client_quotas", header.api_version)
     rows = []
-    for entry in request.entries:
+    async for entry in in_slices(request.entries):
         code, message = _outcome(entry)
         entities = tuple(
             module.EntityData(entity_type=one.entity_type, entity_name=one.entity_name) for one in entry.entity

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
@@ -27,26 +28,28 @@ LACKS = "nothing"
 
 async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
     module = response_module("alter_partition_reassignments", header.api_version)
-    topics = tuple(
+    topics = [
         module.ReassignableTopicResponse(
             name=topic.name,
             partitions=tuple(
-                module.ReassignablePartitionResponse(
-                    partition_index=one.partition_index, error_code=ErrorCode(code), error_message=message
-                )
-                for one in topic.partitions
-                for code, message in [_outcome(node, topic.name, one)]
+                [
+                    module.ReassignablePartitionResponse(
+                        partition_index=one.partition_index, error_code=ErrorCode(code), error_message=message
+                    )
+                    async for one in in_slices(topic.partitions)
+                    for code, message in [_outcome(node, topic.name, one)]
+                ]
             ),
         )
-        for topic in request.topics
-    )
+        async for topic in in_slices(request.topics)
+    ]
     return entity(
         module.AlterPartitionReassignmentsResponse,
         throttle_time=datetime.timedelta(0),
         allow_replication_factor_change=getattr(request, "allow_replication_factor_change", True),
         error_code=ErrorCode.none,
         error_message=None,
-        responses=topics,
+        responses=tuple(topics),
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.wire import codes
 from keylane.wire.versions import response_module
 
@@ -30,14 +31,16 @@ async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
         module.AlterReplicaLogDirTopicResult(
             topic_name=topic.name,
             partitions=tuple(
-                module.AlterReplicaLogDirPartitionResult(
-                    partition_index=index, error_code=ErrorCode(_code(node, folder.path, topic.name, index))
-                )
-                for index in topic.partitions
+                [
+                    module.AlterReplicaLogDirPartitionResult(
+                        partition_index=index, error_code=ErrorCode(_code(node, folder.path, topic.name, index))
+                    )
+                    async for index in in_slices(topic.partitions)
+                ]
             ),
         )
-        for folder in request.dirs
-        for topic in folder.topics
+        async for folder in in_slices(request.dirs)
+        async for topic in in_slices(folder.topics)
     ]
     return module.AlterReplicaLogDirsResponse(throttle_time=datetime.timedelta(0), results=tuple(results))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.wire import codes
 from keylane.wire.versions import response_module
 
@@ -33,10 +34,10 @@ async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
         return _answer(module, error, ())
     starts: dict[uuid.UUID, tuple[str, dict[int, int]]] = {}
     rows = []
-    for topic in request.topics:
+    async for topic in in_slices(request.topics):
         topic_id, count = node.topics.topic_id(topic.topic_name), node.topics.partition_count(topic.topic_name) or 0
         results = []
-        for one in topic.partitions:
+        async for one in in_slices(topic.partitions):
             is_there = topic_id is not None and 0 <= one.partition_index < count and one.start_offset >= 0
             code = codes.NONE if is_there else codes.UNKNOWN_TOPIC_OR_PARTITION
             if is_there and topic_id is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from keylane.broker.authorized_operations import NOT_ASKED, ON_GROUPS
+from keylane.broker.dispatch import in_slices
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
@@ -33,8 +34,8 @@ CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     module = response_module("consumer_group_describe", header.api_version)
     operations = ON_GROUPS if getattr(request, "include_authorized_operations", False) else NOT_ASKED
-    groups = tuple(_describe(group, node, module, operations) for group in request.group_ids)
-    return module.ConsumerGroupDescribeResponse(throttle_time=datetime.timedelta(0), groups=groups)
+    groups = [_describe(group, node, module, operations) async for group in in_slices(request.group_ids)]
+    return module.ConsumerGroupDescribeResponse(throttle_time=datetime.timedelta(0), groups=tuple(groups))
 
 
 def _describe(group_id: str, node: Node, module: Any, operations: int) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.broker.topics import MAX_PARTITIONS
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.storage.filesystem import StorageError
@@ -34,7 +35,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     module = response_module("create_partitions", header.api_version)
     counts = Counter(topic.name for topic in request.topics)
     results = []
-    for wanted in {topic.name: topic for topic in request.topics}.values():
+    async for wanted in in_slices({topic.name: topic for topic in request.topics}.values()):
         if counts[wanted.name] > 1:
             code, message = codes.INVALID_REQUEST, f"topic {wanted.name!r} is in the request more than once"
         else:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from keylane.broker.config_resources import topic_configs
+from keylane.broker.dispatch import in_slices
 from keylane.broker.topic_settings import KEPT, check_settings
 from keylane.broker.topics import MAX_PARTITIONS, NewTopic, check_topic_name, metric_name
 from keylane.errors import UsageError
@@ -51,7 +52,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     plans: dict[str, NewTopic | _RefusedError] = {}
     planned: dict[str, str] = {}
     """Names by how metrics name them."""
-    for wanted in request.topics:
+    async for wanted in in_slices(request.topics):
         name, count = wanted.name, counts[wanted.name]
         if count > 1:
             plans[name] = _RefusedError(codes.INVALID_REQUEST, f"topic {name!r} is in the request {count} times")
@@ -64,7 +65,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
         except _RefusedError as error:
             plans[name] = error
     made = {} if request.validate_only else await _create(plans.values(), node)
-    results = [_result(module, name, plan, made.get(name), node) for name, plan in plans.items()]
+    results = [_result(module, name, plan, made.get(name), node) async for name, plan in in_slices(list(plans.items()))]
     return module.CreateTopicsResponse(throttle_time=datetime.timedelta(0), topics=tuple(results))
 
 
@@ -115,6 +116,10 @@ def _assigned(wanted: Any, node: Node) -> int:
             f"topic {wanted.name!r}: give either assignments, or numbers of partitions and replicas",
         )
     count = len(wanted.assignments)
+    if count > MAX_PARTITIONS:
+        raise _RefusedError(
+            codes.INVALID_PARTITIONS, f"{count} partitions for topic {wanted.name!r}: give at most {MAX_PARTITIONS}"
+        )
     if sorted(assignment.partition_index for assignment in wanted.assignments) != list(range(count)):
         raise _RefusedError(
             codes.INVALID_REPLICA_ASSIGNMENT,
@@ -124,10 +129,6 @@ def _assigned(wanted: Any, node: Node) -> int:
         raise _RefusedError(
             codes.INVALID_REPLICA_ASSIGNMENT,
             f"topic {wanted.name!r}: assign every partition to broker {node.node_id}, the only one",
-        )
-    if count > MAX_PARTITIONS:
-        raise _RefusedError(
-            codes.INVALID_PARTITIONS, f"{count} partitions for topic {wanted.name!r}: give at most {MAX_PARTITIONS}"
         )
     return count
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker.dispatch import after, failure_of
+from keylane.broker.dispatch import after, answer_of, failure_of, prepared
 from keylane.wire.versions import response_module
 
 if TYPE_CHECKING:
-    from keylane.broker.dispatch import RequestHeader
+    from collections.abc import Iterable
+
+    from keylane.broker.dispatch import RequestHeader, Steps
     from keylane.broker.node import Node
     from keylane.storage.shared_sync import Round
 
@@ -25,9 +27,20 @@ LACKS = "nothing"
 
 
 def begin(request: Any, header: RequestHeader, node: Node) -> Any:
-    outcomes = {group: node.coordinator.delete_group(group) for group in request.groups_names}
-    rounds = [outcome for outcome in outcomes.values() if not isinstance(outcome, int)]
-    return after(rounds, lambda: _answer(header.api_version, outcomes))
+    outcomes: dict[str, int | Round] = {}
+
+    def finish() -> Any:
+        rounds = [outcome for outcome in outcomes.values() if not isinstance(outcome, int)]
+        return after(rounds, lambda: answer_of(len(outcomes), lambda: _answer(header.api_version, outcomes)))
+
+    return prepared(_delete_each(request.groups_names, node, outcomes), finish)
+
+
+def _delete_each(groups: Iterable[str], node: Node, outcomes: dict[str, int | Round]) -> Steps:
+    """Fills `outcomes`."""
+    for group in groups:
+        outcomes[group] = node.coordinator.delete_group(group)
+        yield None
 
 
 def _answer(version: int, outcomes: dict[str, int | Round]) -> Any:

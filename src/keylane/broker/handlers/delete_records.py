@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
@@ -35,9 +36,9 @@ logger = logging.getLogger("keylane.broker")
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     module = response_module("delete_records", header.api_version)
     topics = []
-    for topic in request.topics:
+    async for topic in in_slices(request.topics):
         partitions = []
-        for wanted in topic.partitions:
+        async for wanted in in_slices(topic.partitions):
             code, low_watermark = await _delete(node, topic.name, wanted)
             partitions.append(
                 module.DeleteRecordsPartitionResult(

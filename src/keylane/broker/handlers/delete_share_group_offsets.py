@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.wire import codes
 from keylane.wire.versions import response_module
 
@@ -30,7 +31,7 @@ async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
     if error != codes.NONE or share is None:
         return _answer(module, error, ())
     rows, gone = [], []
-    for topic in request.topics:
+    async for topic in in_slices(request.topics):
         topic_id = node.topics.topic_id(topic.topic_name)
         if topic_id is not None:
             gone.append(topic_id)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
@@ -39,7 +40,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     else:
         wanted = [(name, None) for name in request.topic_names]
     results = []
-    for name, topic_id in wanted:
+    async for name, topic_id in in_slices(wanted):
         found_name, found_id, code, message = await _delete(name, topic_id, node)
         results.append(
             entity(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from keylane.broker.config_resources import Config, ConfigError, describe
+from keylane.broker.dispatch import in_slices
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
@@ -28,8 +29,8 @@ HAS_LARGE_ANSWERS = True
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     module = response_module("describe_configs", header.api_version)
-    results = tuple(_result(module, resource, request, node) for resource in request.resources)
-    return module.DescribeConfigsResponse(throttle_time=datetime.timedelta(0), results=results)
+    results = [_result(module, resource, request, node) async for resource in in_slices(request.resources)]
+    return module.DescribeConfigsResponse(throttle_time=datetime.timedelta(0), results=tuple(results))
 
 
 def _result(module: Any, resource: Any, request: Any, node: Node) -> Any:

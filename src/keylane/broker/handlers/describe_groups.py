@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from keylane.broker.authorized_operations import NOT_ASKED, ON_GROUPS
+from keylane.broker.dispatch import in_slices
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
@@ -32,8 +33,8 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     module = response_module("describe_groups", header.api_version)
     operations = ON_GROUPS if getattr(request, "include_authorized_operations", False) else NOT_ASKED
     tells = header.api_version >= NOT_FOUND_VERSION
-    groups = tuple(_describe(group, node, module, operations, tells=tells) for group in request.groups)
-    return entity(module.DescribeGroupsResponse, throttle_time=datetime.timedelta(0), groups=groups)
+    groups = [_describe(group, node, module, operations, tells=tells) async for group in in_slices(request.groups)]
+    return entity(module.DescribeGroupsResponse, throttle_time=datetime.timedelta(0), groups=tuple(groups))
 
 
 def _describe(group_id: str, node: Node, module: Any, operations: int, *, tells: bool) -> Any:

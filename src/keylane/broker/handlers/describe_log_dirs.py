@@ -74,11 +74,13 @@ async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
 
 def _sizes(node: Node, wanted: dict[str, Sequence[int]] | None) -> Iterator[tuple[str, list[tuple[int, int]]]]:
     """The bytes of each partition that there is: of those that are wanted, or (None) of all."""
-    for name in node.topics.names() if wanted is None else sorted(wanted):
+    for name in node.topics.names():
+        if wanted is not None and name not in wanted:
+            continue
         topic = node.topics.get(name)
         if topic is None:
             continue
-        chosen = range(topic.partition_count) if wanted is None else sorted(set(wanted[name]))
-        sizes = [(index, topic.logs[index].size) for index in chosen if 0 <= index < topic.partition_count]
+        chosen = range(topic.partition_count) if wanted is None else frozenset(wanted[name])
+        sizes = [(index, log.size) for index, log in enumerate(topic.logs) if index in chosen]
         if sizes:
             yield name, sizes

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.wire import codes
 from keylane.wire.versions import response_module
 
@@ -24,14 +25,16 @@ COORDINATOR_EPOCH = 0
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     module = response_module("describe_producers", header.api_version)
-    topics = tuple(
+    topics = [
         module.TopicResponse(
             name=topic.name,
-            partitions=tuple(_partition(module, node, topic.name, index) for index in topic.partition_indexes),
+            partitions=tuple(
+                [_partition(module, node, topic.name, index) async for index in in_slices(topic.partition_indexes)]
+            ),
         )
-        for topic in request.topics
-    )
-    return module.DescribeProducersResponse(throttle_time=datetime.timedelta(0), topics=topics)
+        async for topic in in_slices(request.topics)
+    ]
+    return module.DescribeProducersResponse(throttle_time=datetime.timedelta(0), topics=tuple(topics))
 
 
 def _partition(module: Any, node: Node, topic: str, index: int) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
@@ -30,21 +31,23 @@ TOPIC, PARTITION = "__cluster_metadata", 0
 
 async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
     module = response_module("describe_quorum", header.api_version)
-    asked = [(topic.topic_name, one.partition_index) for topic in request.topics for one in topic.partitions]
-    is_known = asked == [(TOPIC, PARTITION)]
-    topics = tuple(
+    asked = [(topic.topic_name, [one.partition_index for one in topic.partitions[:2]]) for topic in request.topics[:2]]
+    is_known = asked == [(TOPIC, [PARTITION])]
+    topics = [
         module.TopicData(
             topic_name=topic.topic_name,
             partitions=tuple(
-                _partition(module, node) if is_known else _unknown(module, one.partition_index)
-                for one in topic.partitions
+                [
+                    _partition(module, node) if is_known else _unknown(module, one.partition_index)
+                    async for one in in_slices(topic.partitions)
+                ]
             ),
         )
-        for topic in request.topics
-    )
+        async for topic in in_slices(request.topics)
+    ]
     nodes = (module.Node(node_id=node.node_id, listeners=()),) if is_known and hasattr(module, "Node") else ()
     return entity(
-        module.DescribeQuorumResponse, error_code=ErrorCode.none, error_message="", topics=topics, nodes=nodes
+        module.DescribeQuorumResponse, error_code=ErrorCode.none, error_message="", topics=tuple(topics), nodes=nodes
     )
 
 

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.coordinator.share_groups.partition import NOT_BEGUN, State
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Iterable, Mapping
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
@@ -33,24 +34,28 @@ NO_LAG = -1
 
 async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
     module = response_module("describe_share_group_offsets", header.api_version)
-    groups = tuple(_group(group, module, node) for group in request.groups)
-    return module.DescribeShareGroupOffsetsResponse(throttle_time=datetime.timedelta(0), groups=groups)
+    groups = [await _group(group, module, node) async for group in in_slices(request.groups)]
+    return module.DescribeShareGroupOffsetsResponse(throttle_time=datetime.timedelta(0), groups=tuple(groups))
 
 
-def _group(asked: Entity, module: Entity, node: Node) -> Entity:
+async def _group(asked: Entity, module: Entity, node: Node) -> Entity:
     name, share = asked.group_id, node.coordinator.share
     error = node.coordinator.check_share_group(name)
     rows: list[Entity] = []
     if error == codes.NONE and share is not None:
         there = share.offsets(name)
         if asked.topics is None:
-            rows = [_topic(title, topic, states, module, node) for topic, (title, states) in there.items()]
+            rows = [
+                await _topic(title, topic, states, module, node)
+                async for topic, (title, states) in in_slices(list(there.items()))
+            ]
         else:
-            for one in asked.topics:
+            async for one in in_slices(asked.topics):
                 topic = node.topics.topic_id(one.topic_name)
                 _, known = there.get(topic, ("", {})) if topic is not None else ("", {})
-                states = {index: known.get(index, State()) for index in one.partitions or known}
-                rows.append(_topic(one.topic_name, topic, states, module, node))
+                wanted = one.partitions or list(known)
+                states = {index: known.get(index, State()) async for index in in_slices(wanted)}
+                rows.append(await _topic(one.topic_name, topic, states, module, node))
     return module.DescribeShareGroupOffsetsResponseGroup(
         group_id=name,
         topics=tuple(rows),
@@ -59,14 +64,15 @@ def _group(asked: Entity, module: Entity, node: Node) -> Entity:
     )
 
 
-def _topic(name: str, topic: uuid.UUID | None, states: Mapping[int, State], module: Entity, node: Node) -> Entity:
-    return module.DescribeShareGroupOffsetsResponseTopic(
-        topic_name=name, topic_id=topic, partitions=tuple(_partitions(name, states.items(), module, node))
-    )
+async def _topic(name: str, topic: uuid.UUID | None, states: Mapping[int, State], module: Entity, node: Node) -> Entity:
+    partitions = [one async for one in _partitions(name, list(states.items()), module, node)]
+    return module.DescribeShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic, partitions=tuple(partitions))
 
 
-def _partitions(name: str, states: Iterable[tuple[int, State]], module: Entity, node: Node) -> Iterable[Entity]:
-    for index, state in states:
+async def _partitions(
+    name: str, states: Sequence[tuple[int, State]], module: Entity, node: Node
+) -> AsyncIterator[Entity]:
+    async for index, state in in_slices(states):
         log = node.topics.log(name, index)
         lag = NO_LAG
         if state.start != NOT_BEGUN and log is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from keylane.broker.authorized_operations import ON_TOPICS
+from keylane.broker.dispatch import in_slices
 from keylane.broker.handlers.metadata import NO_LEADER
 from keylane.broker.topics import check_topic_name
 from keylane.errors import UsageError
@@ -56,7 +57,7 @@ async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
         return _answer(module, [_error(module, name, codes.INVALID_REQUEST) for name in names], None)
     left = max(min(MAX_PARTITIONS, request.response_partition_limit), 1)
     rows: list[Entity] = []
-    for name in sorted(name for name in wanted or node.topic_names() if name >= start[0]):
+    async for name in in_slices(sorted(name for name in wanted or node.topic_names() if name >= start[0])):
         if left == 0:
             return _answer(module, rows, (name, 0))
         found = _find(node, name)

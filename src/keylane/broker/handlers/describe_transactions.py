@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.coordinator.transactions.transactional_ids import NO_EPOCH, NO_PRODUCER_ID
 from keylane.wire import codes
 from keylane.wire.versions import response_module
@@ -28,7 +29,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     module = response_module("describe_transactions", header.api_version)
     transactions = node.coordinator.transactions
     states = []
-    for name in request.transactional_ids:
+    async for name in in_slices(request.transactional_ids):
         found = None if transactions.refusal else transactions.ids.get(name)
         error = transactions.refusal or (codes.NONE if found else codes.TRANSACTIONAL_ID_NOT_FOUND)
         states.append(_state(module, name, error if name else codes.INVALID_REQUEST, found))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
@@ -38,22 +39,24 @@ async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
         wanted = [(name, ()) for name in node.topic_names()] if is_known else []
     else:
         wanted = [(topic.topic, topic.partitions) for topic in request.topic_partitions]
-    results = tuple(
+    results = [
         module.ReplicaElectionResult(
             topic=topic,
             partition_result=tuple(
-                module.PartitionResult(partition_id=index, error_code=ErrorCode(code), error_message=message)
-                for index in partitions
-                for code, message in [_outcome(node, topic, index) if is_known else _no_such_kind(kind)]
+                [
+                    module.PartitionResult(partition_id=index, error_code=ErrorCode(code), error_message=message)
+                    async for index in in_slices(partitions)
+                    for code, message in [_outcome(node, topic, index) if is_known else _no_such_kind(kind)]
+                ]
             ),
         )
-        for topic, partitions in wanted
-    )
+        async for topic, partitions in in_slices(wanted)
+    ]
     return entity(
         module.ElectLeadersResponse,
         throttle_time=datetime.timedelta(0),
         error_code=ErrorCode(codes.NONE if is_known else codes.INVALID_REQUEST),
-        replica_election_results=results,
+        replica_election_results=tuple(results),
     )
 
 

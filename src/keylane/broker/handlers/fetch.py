@@ -15,6 +15,7 @@ import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from keylane.broker.dispatch import answer_of, in_slices
 from keylane.broker.fetch_sessions import FINAL_EPOCH, NO_SESSION
 from keylane.broker.reads import NOBODYS, LogRead, NoRead, OffsetsRead, Wanted
 from keylane.broker.topics import NO_TOPIC_ID
@@ -70,13 +71,13 @@ class _Arrival:
             self.is_enough.set_result(new_bytes > 0)
 
 
-async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]:
+async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     version = header.api_version
     has_ids = version >= _TOPIC_ID_VERSION
     begun = node.fetch_sessions.begin(
         getattr(request, "session_id", NO_SESSION),
         getattr(request, "session_epoch", FINAL_EPOCH),
-        _wanted(request, node, has_ids=has_ids),
+        await _wanted(request, node, has_ids=has_ids),
         _forgotten(request, has_ids=has_ids),
         node.clock(),
         has_ids=has_ids,
@@ -87,13 +88,16 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]
     reads: dict[NamedPartition, PartitionRead] = {}
     wanted, goes_on = begun.wanted, True
     while True:
-        for partition, how in wanted.items():
+        async for partition, how in in_slices(wanted.items()):
             if partition not in reads:
                 reads[partition] = read = _read_of(node, partition, how, committed_only=committed_only)
                 await read.locate()
-        missing = min(request.min_bytes, max_bytes) - sum(read.available for read in reads.values())
-        # As in Apache Kafka, what does not exist is left out: beside a deleted topic a consumer waits for the others.
-        known = [read.code for read in reads.values() if read.code not in NOBODYS]
+        missing, known = min(request.min_bytes, max_bytes), []
+        async for read in in_slices(reads.values()):
+            missing -= read.available
+            # As in Apache Kafka, what does not exist is left out: a consumer waits for the other topics.
+            if read.code not in NOBODYS:
+                known.append(read.code)
         resting = 0 if begun.session is None else len(begun.session.partitions) - len(reads)
         if missing <= 0 or not goes_on or any(known) or not (known or resting > 0):
             break
@@ -106,25 +110,29 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> list[bytes]
     answers = await _read_all(reads, max_bytes)
     code, session_id, told = node.fetch_sessions.finish(begun, answers, node.clock())
     if code == codes.NONE and session_id != NO_SESSION:
-        for partition, answer in answers:
+        async for partition, answer in in_slices(answers):
             log = reads[partition].log
             if log is not None and answer.error_code == codes.NONE and answer.diverging is None:
                 node.fetch_sessions.rest(session_id, partition, log)
-    topics = [
-        (topic, [partition for _, partition in found])
-        for topic, found in itertools.groupby(told, lambda one: one[0][0])
-    ]
     leader = Leader(node.node_id, node.host, node.port)
-    return encode(version, topics, error_code=code, session_id=session_id, leader=leader)
+
+    def encoded() -> list[bytes]:
+        topics = [
+            (topic, [partition for _, partition in found])
+            for topic, found in itertools.groupby(told, lambda one: one[0][0])
+        ]
+        return encode(version, topics, error_code=code, session_id=session_id, leader=leader)
+
+    return answer_of(len(told), encoded)
 
 
-def _wanted(request: Any, node: Node, *, has_ids: bool) -> dict[NamedPartition, Wanted]:
+async def _wanted(request: Any, node: Node, *, has_ids: bool) -> dict[NamedPartition, Wanted]:
     """Each partition once; of one that is named twice, the last holds."""
     wanted = {}
-    for topic in request.topics:
+    async for topic in in_slices(request.topics):
         named = _named(topic, has_ids=has_ids)
         name = node.topic_name(named) if isinstance(named, UUID) else named
-        for one in topic.partitions:
+        async for one in in_slices(topic.partitions):
             epoch = getattr(one, "current_leader_epoch", -1)
             last_epoch = getattr(one, "last_fetched_epoch", -1)
             wanted[named, one.partition] = Wanted(one.fetch_offset, one.partition_max_bytes, epoch, name, last_epoch)
@@ -161,7 +169,7 @@ async def _read_all(
     answers = []
     budget = max_bytes
     at_least_one = True
-    for partition, read in sorted(reads.items(), key=lambda one: one[1].code in NOBODYS):
+    async for partition, read in in_slices(sorted(reads.items(), key=lambda one: one[1].code in NOBODYS)):
         answer = await read.read(budget, at_least_one=at_least_one)
         budget = max(budget - len(answer.records), 0)
         at_least_one = at_least_one and not answer.records

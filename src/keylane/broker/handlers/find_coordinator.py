@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
@@ -50,19 +51,19 @@ async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
         error, message = _check(key, key_type, header.api_version, node)
         return Found(error, message) if error else Found(error, message, node.node_id, node.host, node.port)
 
-    return answer(request, header, find)
+    return await answer(request, header, find)
 
 
-def answer(request: Entity, header: RequestHeader, find: Callable[[str, int], Found]) -> Entity:
+async def answer(request: Entity, header: RequestHeader, find: Callable[[str, int], Found]) -> Entity:
     """With what `find` says to each key and the type of the keys."""
     version = header.api_version
     module = response_module("find_coordinator", version)
     key_type = GROUP if version == 0 else request.key_type
     keys = request.coordinator_keys if version >= 4 else (request.key,)
-    found = [_values(key, find(key, key_type)) for key in keys]
+    found = [_values(key, find(key, key_type)) async for key in in_slices(keys)]
     if version >= 4:
-        coordinators = tuple(module.Coordinator(**values) for values in found)
-        return module.FindCoordinatorResponse(throttle_time=datetime.timedelta(0), coordinators=coordinators)
+        coordinators = [module.Coordinator(**values) async for values in in_slices(found)]
+        return module.FindCoordinatorResponse(throttle_time=datetime.timedelta(0), coordinators=tuple(coordinators))
     return entity(module.FindCoordinatorResponse, throttle_time=datetime.timedelta(0), **found[0])
 
 

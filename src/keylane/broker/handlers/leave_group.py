@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.coordinator.groups.protocol import Leaver
 from keylane.wire.versions import entity, response_module
 
@@ -29,23 +30,23 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     version = header.api_version
     module = response_module("leave_group", version)
     if version >= MANY_MEMBERS_VERSION:
-        leavers = [Leaver(member.member_id, member.group_instance_id) for member in request.members]
+        leavers = [Leaver(member.member_id, member.group_instance_id) async for member in in_slices(request.members)]
     else:
         leavers = [Leaver(request.member_id, None)]
     error, left = await node.coordinator.leave(request.group_id, leavers)
     if version < MANY_MEMBERS_VERSION and left:
         error = left[0].error
-    members = ()
+    members = []
     if version >= MANY_MEMBERS_VERSION:
-        members = tuple(
+        members = [
             module.MemberResponse(
                 member_id=member.member_id, group_instance_id=member.instance_id, error_code=ErrorCode(member.error)
             )
-            for member in left
-        )
+            async for member in in_slices(left)
+        ]
     return entity(
         module.LeaveGroupResponse,
         throttle_time=datetime.timedelta(0),
         error_code=ErrorCode(error),
-        members=members,
+        members=tuple(members),
     )

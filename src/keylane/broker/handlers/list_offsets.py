@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.broker.offsets_topic import OffsetsTopic
 from keylane.broker.reads import leader_epoch_error
 from keylane.coordinator.formats import OFFSETS_TOPIC
@@ -52,9 +53,9 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     module = response_module("list_offsets", header.api_version)
     committed_only = getattr(request, "isolation_level", 0) == _READ_COMMITTED
     topics = []
-    for topic in request.topics:
+    async for topic in in_slices(request.topics):
         partitions = []
-        for partition in topic.partitions:
+        async for partition in in_slices(topic.partitions):
             code, found = await _look_up(node, topic.name, partition, header.api_version)
             if committed_only and code == codes.NONE:
                 found = _stable(node.topics.log(topic.name, partition.partition_index), partition.timestamp, found)

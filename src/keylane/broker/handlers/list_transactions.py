@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.coordinator.patterns import PatternError, matcher
 from keylane.coordinator.transactions.states import State
 from keylane.wire import codes
@@ -33,6 +34,7 @@ LACKS = "nothing"
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     known = {state.title for state in State}
     wanted = set(request.state_filters)
+    unknown = [one async for one in in_slices(wanted) if one not in known]
     producers = set(request.producer_id_filters)
     least_ms, pattern = getattr(request, "duration_filter", -1), getattr(request, "transactional_id_pattern", None)
     transactions = node.coordinator.transactions
@@ -53,7 +55,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
         and (least_ms < 0 or now_ms - found.started_ms > least_ms)
         and (matches is None or matches(name))
     ]
-    return answer(header.api_version, () if error != codes.NONE else rows, error, sorted(wanted - known))
+    return answer(header.api_version, () if error != codes.NONE else rows, error, unknown)
 
 
 def answer(version: int, rows: Iterable[Any], error: int = codes.NONE, unknown_states: Iterable[str] = ()) -> Any:

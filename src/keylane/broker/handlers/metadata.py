@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from keylane.broker.authorized_operations import NOT_ASKED, ON_THE_CLUSTER, ON_TOPICS
+from keylane.broker.dispatch import in_slices
 from keylane.broker.topics import check_topic_name
 from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
@@ -47,7 +48,9 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     module = response_module("metadata", version)
     wanted = request.topics
     if wanted is None or (version == 0 and not wanted):
-        topics = [_found(module, node, name) for name in node.topics.names()]
+        topics = [
+            _found(module, node, name) async for name in in_slices(node.topics.names()) if node.topics.exists(name)
+        ]
         if node.offsets_topic.is_listed:
             topics.append(_offsets_topic(module, node))
     else:
@@ -56,7 +59,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
             _error(module, "", topic.topic_id, codes.INVALID_REQUEST)
             if (topic.name is None or getattr(topic, "topic_id", None)) and version < FIRST_WITH_TOPIC_IDS
             else await _topic(module, node, topic, may_create=may_create)
-            for topic in wanted
+            async for topic in in_slices(wanted)
         ]
     if getattr(request, "include_topic_authorized_operations", False):
         topics = [dataclasses.replace(topic, topic_authorized_operations=ON_TOPICS) for topic in topics]

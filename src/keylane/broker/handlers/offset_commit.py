@@ -18,14 +18,16 @@ from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from keylane.broker.dispatch import Later, ShortWay, failure_of
+from keylane.broker.dispatch import Later, ShortWay, answer_of, failure_of, prepared
 from keylane.coordinator.formats import TopicCommit
 from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.wire import codes
 from keylane.wire.columns import FEW_ROWS, as_array, read_column, write_rows
 from keylane.wire.primitives import (
     EMPTY_TAGS,
+    MAX_ITEMS,
     FieldReader,
+    ItemCount,
     array_length,
     compact_array_length,
     compact_string,
@@ -37,7 +39,7 @@ from keylane.wire.versions import request_schema
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keylane.broker.dispatch import RequestHeader
+    from keylane.broker.dispatch import RequestHeader, Steps
     from keylane.broker.node import Node
     from keylane.coordinator.offset_service import KnownCommit
     from keylane.storage.shared_sync import Round
@@ -56,13 +58,16 @@ FLEXIBLE_VERSION = 8
 GROUP_ID_NOT_FOUND_VERSION = 9
 MEMBER_EPOCH_VERSION = 9
 TOPIC_ID_VERSION = 10
+IDS_AT_ONCE = 1_000
 
 
 @functools.cache
 def schema(version: int) -> RequestSchema:
     """kio's, with a decoder of our own."""
     flags = request_schema("offset_commit", version)
-    return flags._replace(read=lambda frame, position: (decode(version, frame, position), 0))
+    return flags._replace(
+        read=lambda frame, position, max_items=MAX_ITEMS: (decode(version, frame, position, max_items), 0)
+    )
 
 
 def begin(request: CommitRequest | CommitById, header: RequestHeader, node: Node) -> Any:
@@ -72,37 +77,54 @@ def begin(request: CommitRequest | CommitById, header: RequestHeader, node: Node
     result = node.coordinator.commit(request)
     if isinstance(result, int):
         is_old = result == codes.GROUP_ID_NOT_FOUND and version < GROUP_ID_NOT_FOUND_VERSION
-        return encode(version, _refused(topics, codes.ILLEGAL_GENERATION if is_old else result))
+        return _refuse(version, topics, codes.ILLEGAL_GENERATION if is_old else result)
     if result.durable is None:
         return _answer(version, topics, result)
     return Later(result.durable, lambda: _answer(version, topics, result))
 
 
-def _answer(version: int, topics: Sequence[TopicCommit], result: CommitResult) -> bytes | list[bytes]:
+def _answer(version: int, topics: Sequence[TopicCommit], result: CommitResult) -> Any:
     """The answer, when the commit is durable or has failed."""
     if failure := failure_of(result.durable):
-        return encode(version, _refused(topics, failure))
+        return _refuse(version, topics, failure)
     if len(topics) == 1 and result.errors[0] is None and len(topics[0].partitions) == 1:
         return _encode_one(version, topics[0].topic, topics[0].partitions[0])
     rows = [CommittedTopic(topic[0], topic[1], errors) for topic, errors in zip(topics, result.errors, strict=True)]
     return encode(version, rows)
 
 
-def _refused(topics: Sequence[TopicCommit], error: int) -> list[CommittedTopic]:
-    return [CommittedTopic(topic[0], topic[1], [error] * len(topic[1])) for topic in topics]
+def _refuse(version: int, topics: Sequence[TopicCommit], error: int) -> Any:
+    return answer_of(
+        len(topics),
+        lambda: encode(version, [CommittedTopic(topic[0], topic[1], [error] * len(topic[1])) for topic in topics]),
+    )
 
 
-def _begin_by_id(request: CommitById, version: int, node: Node) -> list[bytes] | Later:
+def _begin_by_id(request: CommitById, version: int, node: Node) -> Any:
     """As by Apache Kafka, topics that nobody knows are refused before the group is looked at, and alone."""
+    names: list[str | None] = []
+    return prepared(_look_up(request.ids, node, names), lambda: _commit_by_id(request, version, node, names))
+
+
+def _look_up(ids: Sequence[UUID], node: Node, names: list[str | None]) -> Steps:
+    """Fills `names`."""
+    for start in range(0, len(ids), IDS_AT_ONCE):
+        names += [node.topic_name(topic_id) for topic_id in ids[start : start + IDS_AT_ONCE]]
+        yield None
+
+
+def _commit_by_id(request: CommitById, version: int, node: Node, names: Sequence[str | None]) -> Any:
     commit, ids = request
-    names = [node.topic_name(topic_id) for topic_id in ids]
     known = [topic._replace(topic=name) for topic, name in zip(commit.topics, names, strict=True) if name is not None]
     result: int | CommitResult = CommitResult((), None)
     if known:
         result = node.coordinator.commit(commit._replace(topics=known))
-    if isinstance(result, int) or result.durable is None:
-        return _answer_by_id(version, request, names, result)
-    return Later(result.durable, lambda: _answer_by_id(version, request, names, result))
+
+    def answer() -> Any:
+        return answer_of(len(ids), lambda: _answer_by_id(version, request, names, result))
+
+    durable = None if isinstance(result, int) else result.durable
+    return answer() if durable is None else Later(durable, answer)
 
 
 def _answer_by_id(
@@ -136,9 +158,9 @@ class CommitById(NamedTuple):
     ids: Sequence[UUID]
 
 
-def decode(version: int, data: bytes, at: int) -> CommitRequest | CommitById:
-    """The request's body, which begins at `at`. Raises `ValueError`."""
-    reader = FieldReader(data, at, is_flexible=version >= FLEXIBLE_VERSION)
+def decode(version: int, data: bytes, at: int, max_items: int = MAX_ITEMS) -> CommitRequest | CommitById:
+    """The request's body, which begins at `at`. Raises `ValueError` and `TooManyItemsError`."""
+    reader = FieldReader(data, at, is_flexible=version >= FLEXIBLE_VERSION, count=ItemCount(max_items))
     group, generation, member_id = reader.string(), reader.int32(), reader.string()
     instance_id = reader.nullable_string() if version >= STATIC_MEMBERS_VERSION else None
     retention_ms = reader.int64() if version <= LAST_RETENTION_VERSION else -1

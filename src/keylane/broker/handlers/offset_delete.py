@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker.dispatch import Later, failure_of
+from keylane.broker.dispatch import Later, answer_of, failure_of
 from keylane.wire import codes
 from keylane.wire.versions import response_module
 
@@ -41,8 +41,14 @@ def begin(request: Any, header: RequestHeader, node: Node) -> Any:
 def _answer(version: int, topics: Topics, outcome: DeleteResult) -> Any:
     if failure := failure_of(outcome.durable):
         return _response(version, failure, ())
+    return answer_of(
+        sum(map(len, outcome.errors)), lambda: _response(version, codes.NONE, _rows(version, topics, outcome))
+    )
+
+
+def _rows(version: int, topics: Topics, outcome: DeleteResult) -> tuple[Any, ...]:
     module = response_module("offset_delete", version)
-    rows = tuple(
+    return tuple(
         module.OffsetDeleteResponseTopic(
             name=topic,
             partitions=tuple(
@@ -52,7 +58,6 @@ def _answer(version: int, topics: Topics, outcome: DeleteResult) -> Any:
         )
         for (topic, partitions), errors in zip(topics, outcome.errors, strict=True)
     )
-    return _response(version, codes.NONE, rows)
 
 
 def _response(version: int, error: int, topics: tuple[Any, ...]) -> Any:

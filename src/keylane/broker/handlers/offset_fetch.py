@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import functools
 import struct
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from uuid import UUID
 
-from keylane.broker.dispatch import Later, ShortWay, after, failure_of
+from keylane.broker.dispatch import Later, ShortWay, after, answer_of, failure_of, prepared
 from keylane.broker.topics import NO_TOPIC_ID
 from keylane.coordinator.offset_service import FetchedTopic, nothing_fetched
 from keylane.storage.filesystem import StorageError
@@ -24,7 +24,9 @@ from keylane.wire import codes
 from keylane.wire.columns import FEW_ROWS, as_array, read_column, write_rows
 from keylane.wire.primitives import (
     EMPTY_TAGS,
+    MAX_ITEMS,
     FieldReader,
+    ItemCount,
     array_length,
     compact_array_length,
     compact_string,
@@ -37,7 +39,7 @@ from keylane.wire.versions import request_schema
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from keylane.broker.dispatch import RequestHeader
+    from keylane.broker.dispatch import Preparation, RequestHeader, Steps, Unencoded
     from keylane.broker.node import Node
     from keylane.storage.shared_sync import Round
     from keylane.wire.versions import RequestSchema
@@ -57,6 +59,8 @@ MANY_GROUPS_VERSION = 8
 MEMBER_EPOCH_VERSION = 9
 TOPIC_ID_VERSION = 10
 NO_MEMBER = (None, -1)
+TOPICS_AT_ONCE = 500
+"""Of a group: a step of a fetch."""
 
 T = TypeVar("T")
 NONE_REFUSED: Mapping[str, int] = {}
@@ -66,16 +70,53 @@ NONE_REFUSED: Mapping[str, int] = {}
 def schema(version: int) -> RequestSchema:
     """kio's, with a decoder of our own."""
     flags = request_schema("offset_fetch", version)
-    return flags._replace(read=lambda frame, position: (decode(version, frame, position), 0))
+    return flags._replace(
+        read=lambda frame, position, max_items=MAX_ITEMS: (decode(version, frame, position, max_items), 0)
+    )
 
 
-def begin(request: Sequence[OffsetFetch], header: RequestHeader, node: Node) -> list[bytes] | Later:
-    return _confirmed(request, node, lambda refused: _answer(request, header.api_version, node, refused))
+def begin(request: Sequence[OffsetFetch], header: RequestHeader, node: Node) -> Any:
+    return _confirmed(request, node, lambda refused: _begin_confirmed(request, header.api_version, node, refused))
+
+
+def _begin_confirmed(
+    request: Sequence[OffsetFetch], version: int, node: Node, refused: Mapping[str, int]
+) -> list[bytes] | Preparation | Unencoded:
+    """At once, or in slices where much is asked for: of a commit that is made meanwhile it may tell a part."""
+    if len(request) == 1 and len(request[0].topics or ()) <= TOPICS_AT_ONCE:
+        return _answer(request, version, node, refused)
+    groups: list[FetchedGroup] = []
+
+    def fetch_each() -> Steps:
+        for asked in request:
+            pieces = []
+            for start in range(0, len(asked.topics or ()) or 1, TOPICS_AT_ONCE):
+                topics = None if asked.topics is None else asked.topics[start : start + TOPICS_AT_ONCE]
+                pieces.append(_fetch(asked._replace(topics=topics), version, node, refused))
+                yield None
+            groups.append(_joined(pieces))
+
+    def finish() -> Any:
+        return answer_of(sum(1 + len(group.topics) for group in groups), lambda: encode(version, groups))
+
+    found: list[bytes] | Preparation | Unencoded = prepared(fetch_each(), finish)
+    return found
+
+
+def _joined(pieces: Sequence[FetchedGroup]) -> FetchedGroup:
+    """Topics of one group that were fetched after each other; the first error holds."""
+    if len(pieces) == 1:
+        return pieces[0]
+    error = next((one.error for one in pieces if one.error), codes.NONE)
+    topics = [topic for one in pieces for topic in one.topics]
+    return FetchedGroup(pieces[0].group, error, topics, [topic_id for one in pieces for topic_id in one.ids])
 
 
 def _confirmed(request: Sequence[OffsetFetch], node: Node, answer: Callable[[Mapping[str, int]], T]) -> T | Later:
     """What `answer` gives, once it is sure that nobody else has changed what it tells. It is told of groups for which
     that failed, with error codes."""
+    if not node.coordinator.must_confirm:
+        return answer(NONE_REFUSED)
     refused: dict[str, int] = {}
     waits: dict[str, Round] = {}
     for asked in request:
@@ -154,12 +195,12 @@ class OffsetFetch(NamedTuple):
     """Who asks, and its epoch (KIP-848)."""
 
 
-def decode(version: int, data: bytes, at: int) -> list[OffsetFetch]:
-    """The groups of the request's body, which begins at `at`. Raises `ValueError`.
+def decode(version: int, data: bytes, at: int, max_items: int = MAX_ITEMS) -> list[OffsetFetch]:
+    """The groups of the request's body, which begins at `at`. Raises `ValueError` and `TooManyItemsError`.
 
     In version 1, which has no null, no topic at all means every one.
     """
-    reader = FieldReader(data, at, is_flexible=version >= FLEXIBLE_VERSION)
+    reader = FieldReader(data, at, is_flexible=version >= FLEXIBLE_VERSION, count=ItemCount(max_items))
     if version >= MANY_GROUPS_VERSION:
         groups = [_read_group(reader, version) for _ in reader.items()]
     else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.broker.reads import leader_epoch_error
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.storage.epochs import UNDEFINED, EpochHistory
@@ -28,14 +29,16 @@ LACKS = "nothing"
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     module = response_module("offset_for_leader_epoch", header.api_version)
-    topics = tuple(
+    topics = [
         module.OffsetForLeaderTopicResult(
             topic=topic.topic,
-            partitions=tuple(_answer(module, node, topic.topic, wanted) for wanted in topic.partitions),
+            partitions=tuple(
+                [_answer(module, node, topic.topic, wanted) async for wanted in in_slices(topic.partitions)]
+            ),
         )
-        for topic in request.topics
-    )
-    return module.OffsetForLeaderEpochResponse(throttle_time=datetime.timedelta(0), topics=topics)
+        async for topic in in_slices(request.topics)
+    ]
+    return module.OffsetForLeaderEpochResponse(throttle_time=datetime.timedelta(0), topics=tuple(topics))
 
 
 def _answer(module: Any, node: Node, topic: str, wanted: Any) -> Any:

@@ -22,7 +22,7 @@ import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from keylane.broker.dispatch import CloseConnectionError, after, prepared
+from keylane.broker.dispatch import FEW_ITEMS, CloseConnectionError, after, answer_of, prepared
 from keylane.broker.topics import NO_TOPIC_ID
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.coordinator.transactions.transactional_ids import Producer
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from keylane.broker.topics import NamedTopic
     from keylane.coordinator.transaction_service import Joining
     from keylane.storage.log import PartitionLog
+    from keylane.storage.shared_sync import Round
     from keylane.wire.versions import Entity
 
 API_KEY = 0
@@ -90,10 +91,12 @@ def begin(request: Entity, header: RequestHeader, node: Node) -> Any:
 def _check_all(request: Entity, header: RequestHeader, node: Node, checked: list[list[Checked]]) -> Steps:
     """Fills `checked`: of each topic, each batch."""
     for topic in request.topic_data:
+        yield None
         _, name = _named(topic, header, node)
         batches: list[Checked] = []
         checked.append(batches)
         for partition in topic.partition_data:
+            yield None
             one = Checked()
             batches.append(one)
             if name is not None:
@@ -121,17 +124,37 @@ def _append_all(
     """`not_joined`: why partitions of this request could not be made part of its transaction."""
     asked = Asked(request.transactional_id, header.api_version, not_joined)
     topics: list[ToTopic] = []
-    rounds = []
+    rounds: list[Round] = []
+    steps = _append_each(request, header, node, checked, asked, topics, rounds)
+    count = len(checked) + sum(map(len, checked))
+    if count > FEW_ITEMS:
+        return prepared(steps, lambda: after(rounds, lambda: _finish(request, header, node, topics, count)))
+    for _ in steps:
+        pass
+    return after(rounds, lambda: _finish(request, header, node, topics, count))
+
+
+def _append_each(
+    request: Entity,
+    header: RequestHeader,
+    node: Node,
+    checked: Sequence[Sequence[Checked]],
+    asked: Asked,
+    topics: list[ToTopic],
+    rounds: list[Round],
+) -> Steps:
+    """Fills `topics`, and `rounds` with what has to be waited for."""
     for topic, batches in zip(request.topic_data, checked, strict=True):
+        yield None
         named, name = _named(topic, header, node)
         outcomes = []
         for partition, one in zip(topic.partition_data, batches, strict=True):
+            yield None
             outcome = _append(asked, name, partition.index, one, node) if name is not None else _unknown_id(named)
             outcomes.append((partition.index, outcome))
             if type(outcome) is Appended and outcome.durable is not None:
                 rounds.append(outcome.durable)
         topics.append(ToTopic(named, name, outcomes))
-    return after(rounds, lambda: _finish(request, header, node, topics))
 
 
 def _named(topic: Entity, header: RequestHeader, node: Node) -> tuple[NamedTopic, str | None]:
@@ -196,8 +219,12 @@ def _unknown_id(named: NamedTopic) -> RefusedError:
     return RefusedError(codes.UNKNOWN_TOPIC_ID, f"no topic has the id {named}: look its name up again")
 
 
-def _finish(request: Entity, header: RequestHeader, node: Node, topics: Sequence[ToTopic]) -> list[bytes] | None:
+def _finish(request: Entity, header: RequestHeader, node: Node, topics: Sequence[ToTopic], count: int) -> Any:
     """The answer, when every batch is durable or has failed."""
+    return answer_of(count, lambda: _made(request, header, node, topics))
+
+
+def _made(request: Entity, header: RequestHeader, node: Node, topics: Sequence[ToTopic]) -> list[bytes] | None:
     answers = [
         (named, [_answer(index, outcome, node.topics.log(name or "", index)) for index, outcome in outcomes])
         for named, name, outcomes in topics

@@ -6,6 +6,7 @@ v2: records that are kept for longer (KIP-1222). Answered when what it says is d
 from __future__ import annotations
 
 import datetime
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
@@ -50,6 +51,9 @@ async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
 def _answer(version: int, told: dict[Partition, int], lock_ms: int, error: int = codes.NONE) -> Entity:
     module = response_module("share_acknowledge", version)
     leader = module.LeaderIdAndEpoch(leader_id=0, leader_epoch=0)
+    by_topic = defaultdict(list)
+    for (topic, index), code in told.items():
+        by_topic[topic].append((index, code))
     topics = tuple(
         module.ShareAcknowledgeTopicResponse(
             topic_id=topic,
@@ -57,11 +61,10 @@ def _answer(version: int, told: dict[Partition, int], lock_ms: int, error: int =
                 module.PartitionData(
                     partition_index=index, error_code=ErrorCode(code), error_message=None, current_leader=leader
                 )
-                for (one, index), code in told.items()
-                if one == topic
+                for index, code in partitions
             ),
         )
-        for topic in dict.fromkeys(topic for topic, _ in told)
+        for topic, partitions in by_topic.items()
     )
     return entity(
         module.ShareAcknowledgeResponse,

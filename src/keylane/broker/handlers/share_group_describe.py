@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from keylane.broker.authorized_operations import NOT_ASKED, ON_GROUPS
+from keylane.broker.dispatch import in_slices
 from keylane.wire import codes
 from keylane.wire.versions import response_module
 
@@ -27,8 +28,8 @@ HAS_LARGE_ANSWERS = True
 async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
     module = response_module("share_group_describe", header.api_version)
     operations = ON_GROUPS if request.include_authorized_operations else NOT_ASKED
-    groups = tuple(_describe(group, node, module, operations) for group in request.group_ids)
-    return module.ShareGroupDescribeResponse(throttle_time=datetime.timedelta(0), groups=groups)
+    groups = [_describe(group, node, module, operations) async for group in in_slices(request.group_ids)]
+    return module.ShareGroupDescribeResponse(throttle_time=datetime.timedelta(0), groups=tuple(groups))
 
 
 def _describe(group_id: str, node: Node, module: Entity, operations: int) -> Entity:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import answer_of, in_slices
 from keylane.coordinator.formats import OFFSETS_TOPIC, TopicCommit, partition_for
 from keylane.coordinator.offset_service import CommitRequest
 from keylane.coordinator.transactions.transactional_ids import EPOCH_A_TRANSACTION, Producer
@@ -41,16 +42,19 @@ _TOPIC_ID_VERSION = 6
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     version = header.api_version
     has_ids = version >= _TOPIC_ID_VERSION
-    names = [node.topic_name(topic.topic_id) if has_ids else topic.name for topic in request.topics]
+    names = [node.topic_name(topic.topic_id) if has_ids else topic.name async for topic in in_slices(request.topics)]
     known = [
-        _columns(name, topic, version) for name, topic in zip(names, request.topics, strict=True) if name is not None
+        _columns(name, topic, version)
+        async for name, topic in in_slices(zip(names, request.topics, strict=True))
+        if name is not None
     ]
     errors = iter(await _store(known, request, version, node))
     refused = [
         next(errors) if name is not None else [codes.UNKNOWN_TOPIC_ID] * len(topic.partitions)
-        for name, topic in zip(names, request.topics, strict=True)
+        async for name, topic in in_slices(zip(names, request.topics, strict=True))
     ]
-    return _response(version, request.topics, refused)
+    count = sum(map(len, refused))
+    return answer_of(count, lambda: _response(version, request.topics, refused))
 
 
 async def _store(topics: Sequence[TopicCommit], request: Any, version: int, node: Node) -> list[Sequence[int]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.wire import codes
 from keylane.wire.versions import response_module
@@ -29,9 +30,9 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     markers = [
         module.WritableTxnMarkerResult(
             producer_id=marker.producer_id,
-            topics=tuple([await _topic(module, node, marker, topic) for topic in marker.topics]),
+            topics=tuple([await _topic(module, node, marker, topic) async for topic in in_slices(marker.topics)]),
         )
-        for marker in request.markers
+        async for marker in in_slices(request.markers)
     ]
     return module.WriteTxnMarkersResponse(markers=tuple(markers))
 
@@ -41,7 +42,7 @@ async def _topic(module: Any, node: Node, marker: Any, topic: Any) -> Any:
         module.WritableTxnMarkerPartitionResult(
             partition_index=index, error_code=ErrorCode(await _write(node, marker, topic.name, index))
         )
-        for index in topic.partition_indexes
+        async for index in in_slices(topic.partition_indexes)
     ]
     return module.WritableTxnMarkerTopicResult(name=topic.name, partitions=tuple(partitions))
 
