@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from functools import lru_cache
 from urllib.parse import urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -25,6 +26,8 @@ KEEPS_METHOD = frozenset({307, 308})
 WITHOUT_BODY = frozenset({"GET", "HEAD"})
 
 _AS_GIVEN = re.compile(r"[!-~]+", re.ASCII)
+_ORIGIN = re.compile(r"[^/?#]*(?://[^/?#]*)?")
+"""Scheme, host and port, which many URLs have in common."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
@@ -40,23 +43,32 @@ def url_of(request: Request) -> URL:
     if _CONTROL.search(request.url):
         raise unsendable(request, "its URL has a control character")
     try:
-        parts = urlsplit(request.url)
-        host, _ = parts.hostname, parts.port
-        if parts.scheme.lower() not in {"http", "https"}:
-            raise unsendable(request, "its URL has to begin with http:// or https://")
-        if not host:
-            raise unsendable(request, "its URL names no host")
-        _check_host(host)
+        lacking = _lacks(_ORIGIN.match(request.url)[0])  # type: ignore[index] # it matches any string
+        if lacking is not None:
+            raise unsendable(request, lacking)
         given = request.url
         if request.params:
             given, hash_sign, fragment = given.partition("#")
-            joint = "" if given.endswith(("?", "&")) else "&" if parts.query or "?" in given else "?"
+            joint = "" if given.endswith(("?", "&")) else "&" if "?" in given else "?"
             given += joint + urlencode(request.params) + hash_sign + fragment
         return URL(given, encoded=True) if _AS_GIVEN.fullmatch(given) else URL(given)
     except UnsendableError:
         raise
     except ValueError as error:
         raise unsendable(request, f"its URL cannot be read ({type(error).__name__})") from error
+
+
+@lru_cache(maxsize=4_096)
+def _lacks(origin: str) -> str | None:
+    """What a URL that begins so lacks to be asked; None for nothing. Raises `ValueError` where it cannot be read."""
+    parts = urlsplit(origin)
+    host, _ = parts.hostname, parts.port
+    if parts.scheme.lower() not in {"http", "https"}:
+        return "its URL has to begin with http:// or https://"
+    if not host:
+        return "its URL names no host"
+    _check_host(host)
+    return None
 
 
 def _check_host(host: str) -> None:

@@ -251,14 +251,14 @@ class Calls:
         return b"".join(parts)
 
     def _check_status(self, response: Response) -> None:
-        status, request = response.status, response.request
-        text = f"{request.name}: status {status}: {response.text[:SHOWN_CHARACTERS]}"
-        logged = f"{request.origin}: status {status}"
+        status = response.status
         if status in self.retry_statuses:
             asked_ms = retry_after_ms(response.headers.get("retry-after"), time.time())
             wait_ms = None if asked_ms is None else min(asked_ms, self.max_retry_after_ms)
+            text, logged = _told(response)
             raise StatusError(text, status, wait_ms, logged_text=logged)
         if self._is_fatal(status):
+            text, logged = _told(response)
             if status in REDIRECTS:
                 way_out = " (a redirect that is not followed: ask the new address, or see Calls.max_redirects)"
                 text, logged = text + way_out, logged + way_out
@@ -268,6 +268,13 @@ class Calls:
         if self.fatal_statuses is not None:
             return status in self.fatal_statuses
         return status in REDIRECTS or status >= FIRST_ERROR_STATUS
+
+
+def _told(response: Response) -> tuple[str, str]:
+    """What a dead letter and what a log says of a status."""
+    status, request = response.status, response.request
+    text = f"{request.name}: status {status}: {response.text[:SHOWN_CHARACTERS]}"
+    return text, f"{request.origin}: status {status}"
 
 
 class _Places:
