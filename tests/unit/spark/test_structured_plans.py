@@ -118,7 +118,22 @@ def test_a_plan_comes_back_from_the_checkpoint_as_it_was() -> None:
         assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 
-@pytest.mark.parametrize("foreign", [{"t": {"0": 5}}, {}, {"id": "x", "seq": 1, "from": 3, "next": {}}])
+def test_what_adds_up_partitions_reads_a_plan_as_an_offset_of_sparks_own_source() -> None:
+    offset = Plan("q", 3, {T0: 6, T1: 0}, {T0: 8, T1: 1}, {T0: (5, "")}, {T0: 4}, redo=2, ids={"t": "id"}).to_json()
+    assert {(topic, int(one)): at for topic, some in offset.items() for one, at in some.items()} == {T0: 8, T1: 1}
+    assert next(iter(offset)) == "t"
+
+
+def test_a_plan_of_a_checkpoint_that_has_its_fields_side_by_side_is_read() -> None:
+    fields = {"id": "q", "seq": 3, "from": {"t": {"0": 6}}, "next": {"t": {"0": 8}}, "redo": 2, "ids": {"t": "id"}}
+    plan = Plan("q", 3, {T0: 6}, {T0: 8}, redo=2, ids={"t": "id"})
+    assert Plan.from_json(fields) == Plan.taken_over(fields) == plan
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [{"t": {"0": 5}}, {}, {"id": "x", "seq": 1, "from": 3, "next": {}}, {"t": {"0": 5}, "keylane plan {": {}}],
+)
 def test_an_offset_of_another_source_is_refused(foreign: dict[str, object]) -> None:
     with pytest.raises(PeerError, match="not of this source"):
         Plan.from_json(foreign)

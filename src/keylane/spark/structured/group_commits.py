@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from keylane.errors import KeylaneError, PeerError, UsageError
 from keylane.offsets import OffsetMap
 from keylane.spark.structured.acknowledged import INSTANCE_ID, to_commit
-from keylane.spark.structured.plans import Plan, complete_in_both, group_offsets
+from keylane.spark.structured.plans import Plan, complete_in_both, group_offsets, is_plan
 from keylane.spark.structured.query_events import QueryListener
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def ended_at(text: str | None) -> Ended:
             return NOTHING
     if not isinstance(value, dict):
         return NOTHING
-    if {"id", "seq", "from", "next"} <= value.keys():
+    if is_plan(value):
         plan = Plan.from_json(value)
         return Ended(group_offsets(plan), dict(plan.epochs), dict(plan.ids))
     offsets = {}

@@ -6,6 +6,7 @@ records, whatever has happened to the topics and the group since.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+PLAN = "keylane plan "
+"""Begins the one name of an offset that is no topic; the rest of the name is the plan. It has no partitions, so whoever
+adds up those of all topics, as tools for the lag do, reads the same as from Spark's own source."""
 CARRIED_A_PARTITION = 383
 """Carried records that stop new ones of their partition: so many incomplete offsets always fit into a commit's map."""
 
@@ -61,7 +65,8 @@ class Plan:
         return {name: joined for name, some in parts.items() if (joined := spans.joined(some))}
 
     def to_json(self) -> dict[str, Any]:
-        made: dict[str, Any] = {"id": self.id, "seq": self.seq, "from": _nested(self.start), "next": _nested(self.next)}
+        """`next` as Spark's own source writes it, and the rest in a name."""
+        made: dict[str, Any] = {"id": self.id, "seq": self.seq, "from": _nested(self.start)}
         if self.done:
             made["done"] = _nested({name: list(some) for name, some in self.done.items()})
         if self.epochs:
@@ -70,7 +75,7 @@ class Plan:
             made["redo"] = self.redo
         if self.ids:
             made["ids"] = dict(self.ids)
-        return made
+        return {**_nested(self.next), PLAN + json.dumps(made, separators=(",", ":")): {}}
 
     @classmethod
     def taken_over(cls, fields: Mapping[str, Any]) -> Plan:
@@ -78,6 +83,8 @@ class Plan:
 
         Raises `PeerError` for any other.
         """
+        if is_plan(fields):
+            return cls.from_json(fields)
         try:
             offsets = {name: int(offset) for name, offset in _flat(fields).items() if type(offset) is int}
         except (ValueError, AttributeError):
@@ -89,7 +96,9 @@ class Plan:
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Plan:
         """Raises `PeerError` for an offset that is not of this source."""
+        given = fields
         try:
+            fields = _fields(given)
             done = {name: (int(base), str(text)) for name, (base, text) in _flat(fields.get("done", {})).items()}
             return cls(
                 fields["id"],
@@ -103,9 +112,23 @@ class Plan:
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise PeerError(
-                f"the checkpoint holds the offset {str(fields)[:200]}, which is not of this source: use a new "
+                f"the checkpoint holds the offset {str(given)[:200]}, which is not of this source: use a new "
                 "checkpoint, with startingOffsets=… to go on there (the same JSON, where it has topics and offsets)"
             ) from None
+
+
+def is_plan(fields: Mapping[str, Any]) -> bool:
+    """Whether an offset is of this source: of this version, or of one that kept a plan as a list of its own fields."""
+    return any(name.startswith(PLAN) for name in fields) or {"id", "seq", "from", "next"} <= fields.keys()
+
+
+def _fields(offset: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of a plan, `next` among them. Raises `ValueError`, or what comes of another shape."""
+    for name in offset:
+        if name.startswith(PLAN):
+            following = {topic: some for topic, some in offset.items() if topic != name}
+            return {**json.loads(name.removeprefix(PLAN)), "next": following}
+    return offset
 
 
 def follow(

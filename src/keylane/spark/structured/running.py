@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from keylane.errors import PeerError, UsageError
-from keylane.spark.structured.plans import Plan
+from keylane.spark.structured.plans import Plan, is_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -116,6 +116,6 @@ def _sources(execution: Any) -> list[tuple[Plan, Any]]:
             continue
         streams.append(stream)
         offset = json.loads(execution.availableOffsets().get(stream).get().json())
-        if isinstance(offset, dict) and {"id", "seq", "from", "next"} <= offset.keys():
+        if isinstance(offset, dict) and is_plan(offset):
             found.append((Plan.from_json(offset), leaf.relation().options().asCaseSensitiveMap()))
     return found
