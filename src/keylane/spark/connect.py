@@ -172,7 +172,7 @@ class ConnectLaneJobs:
         """A client is not told; the lane drains when its executor goes, as it does without a word."""
         return False
 
-    def describe(self, lane: int, partitions: tuple[str, ...]) -> None:
+    def describe(self, lane: int, partitions: tuple[str, ...], figures: str) -> None:
         """A query's description stays what it was."""
 
     def join(self, timeout_s: float) -> None:

@@ -120,14 +120,14 @@ class SparkLaneJobs:
             logger.debug("executor %s: not known whether it is decommissioned: %r", executor_id, error)
             return False
 
-    def describe(self, lane: int, partitions: tuple[str, ...]) -> None:
-        """Shows the lane's partitions in Spark's UI."""
+    def describe(self, lane: int, partitions: tuple[str, ...], figures: str) -> None:
+        """Shows the lane's partitions in Spark's UI, and how fast and how far it is."""
         try:
             jobs = self._context.statusTracker().getJobIdsForGroup(self._job_group(lane))
             if jobs:
-                describe_job(self._context, max(jobs), lane_words(lane, self._group, partitions))
+                describe_job(self._context, max(jobs), lane_words(lane, self._group, partitions, figures))
         except (Py4JError, AttributeError, OSError) as error:
-            logger.debug("lane %d's partitions not shown in Spark's UI: %r", lane, error)
+            logger.debug("lane %d not described in Spark's UI: %r", lane, error)
 
     def join(self, timeout_s: float) -> None:
         """Waits for the jobs' threads."""

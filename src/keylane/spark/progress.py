@@ -93,7 +93,7 @@ class Progress:
             "endOffset": self.committed.by_topic(),
             "latestOffset": self.log_ends.by_topic(),
             **rows,
-            "metrics": {"lag": self.lag, "remaining": self.remaining},
+            "metrics": {"lag": self.lag, "remaining": self.remaining, **self._behind()},
         }
         return {
             "id": self.query.id,
@@ -116,6 +116,20 @@ class Progress:
             "breakers": [one._asdict() for one in self.breakers],
             "waitsFor": None if self.waits is None else str(self.waits),
             "lanes": [one.to_dict() for one in self.lanes],
+        }
+
+    def _behind(self) -> dict[str, str]:
+        """Records behind the latest, of the partitions' smallest, largest and mean, as Spark's Kafka source writes it;
+        nothing before any is known."""
+        both = zip(self.committed.values, self.log_ends.values, strict=False)
+        behind = [max(0, end - offset) for offset, end in both if UNKNOWN not in (offset, end)]
+        if not behind:
+            return {}
+        mean = sum(behind) / len(behind)
+        return {
+            "minOffsetsBehindLatest": str(min(behind)),
+            "maxOffsetsBehindLatest": str(max(behind)),
+            "avgOffsetsBehindLatest": str(mean),
         }
 
 

@@ -22,6 +22,7 @@ from keylane.foreign_errors import line_of, one_line
 from keylane.kafka.membership import Seek
 from keylane.spark.channel import Answered, Arrived, Ask, Departed, DriverEnd, DriverSocket, Reported, SocketEvent
 from keylane.spark.controls import Controls, Done, Send
+from keylane.spark.descriptions import Descriptions
 from keylane.spark.from_lanes import FromLanes
 from keylane.spark.jobs import JobFailure, JobResult
 from keylane.spark.lane_record import LaneRecord, name_lost, name_silent, name_unscheduled, unnamed_unscheduled
@@ -132,6 +133,7 @@ class Supervisor:
         self._is_over = False
         self._scaler = None if plan.bounds is None else Scaler(plan.bounds)
         self._publisher = Publisher(plan, self._lanes, listeners)
+        self._descriptions = Descriptions(self._lanes, jobs)
         self._stop_requested = threading.Event()
         self._ending_since: float | None = None
         """When the lanes were told to stop: by the user, for a failure, or because the work is done."""
@@ -372,7 +374,7 @@ class Supervisor:
             self._carry_out(self._controls.reported(end, lane.names))
         self._has_failures = self._has_failures or bool(snapshot.failures)
         if has_others and self._ending_since is None:
-            self._jobs.describe(lane.lane, lane.partitions)
+            self._descriptions.describe(lane, time.monotonic())
 
     def _job_ended(self, lane: LaneRecord, result: JobResult, now: float) -> None:
         if isinstance(result, LaneOutcome) and result.snapshot is not None:
@@ -547,6 +549,7 @@ class Supervisor:
         if now >= self._publisher.next_report:
             self._publisher.report(now)
             if self._ending_since is None:
+                self._descriptions.renew(now)
                 self._leave_executors_that_go(now)
                 self._follow_lag(now)
         overdue = self._plan.drain_timeout_s + STOP_SLACK_S

@@ -48,8 +48,22 @@ def test_offsets_are_those_committed_before_and_now_and_the_log_ends() -> None:
     assert source["startOffset"] == {"flights": {"0": 10}}
     assert source["endOffset"] == {"flights": {"0": 40}}
     assert source["latestOffset"] == {"flights": {"0": 110}}
-    assert source["metrics"] == {"lag": 70, "remaining": 70}
+    behind = {"minOffsetsBehindLatest": "70", "maxOffsetsBehindLatest": "70", "avgOffsetsBehindLatest": "70.0"}
+    assert source["metrics"] == {"lag": 70, "remaining": 70, **behind}
     assert reporter.lag == 70
+
+
+def test_what_partitions_are_behind_the_latest_is_told_as_by_sparks_own_source() -> None:
+    reporter = ProgressReporter(QUERY, {("flights", 2): 7})
+    made = report(reporter, Snapshot(partitions=(partition(0, 90, 100), partition(1, 5, 45))), [], 0.0, 0.0)
+    metrics = made.to_dict()["sources"][0]["metrics"]
+    assert {name: metrics[f"{name}OffsetsBehindLatest"] for name in ("min", "max", "avg")} == {
+        "min": "10",
+        "max": "40",
+        "avg": "25.0",
+    }
+    none = report(ProgressReporter(QUERY), Snapshot(), [], 0.0, 0.0).to_dict()
+    assert none["sources"][0]["metrics"] == {"lag": None, "remaining": None}
 
 
 def test_what_remains_is_what_the_lanes_told_last_and_at_most_the_lag() -> None:

@@ -76,6 +76,7 @@ class Jobs:
         self.ignores_cancels = False
         self.decommissioned: set[str] = set()
         self.described: dict[int, tuple[str, ...]] = {}
+        self.figures: dict[int, str] = {}
         self.knows_executors = True
         self.changed = threading.Condition()
 
@@ -96,8 +97,9 @@ class Jobs:
     def is_decommissioned(self, executor_id: str) -> bool:
         return executor_id in self.decommissioned
 
-    def describe(self, lane: int, partitions: tuple[str, ...]) -> None:
+    def describe(self, lane: int, partitions: tuple[str, ...], figures: str) -> None:
         self.described[lane] = partitions
+        self.figures[lane] = figures
 
     def join(self, timeout_s: float) -> None:
         pass
