@@ -14,7 +14,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from keylane.consumer.snapshot import Snapshot
+from keylane.consumer.snapshot import Snapshot, some_of
 from keylane.spark.channel import REPORT_A_LANE_S, REPORT_S, Go
 
 if TYPE_CHECKING:
@@ -99,6 +99,8 @@ class LaneRecord:
     """When that process was gone, before its job had ended; None while it is there."""
     predecessors: list[DriverEnd] = field(default_factory=list)
     executor_id: str | None = None
+    last_word: str = ""
+    """What the last process that ended had told of its records; one that ends before it tells of any leaves it."""
     snapshot: Snapshot | None = None
     """The last one of the process of now."""
     names: tuple[tuple[str, int], ...] = ()
@@ -224,6 +226,22 @@ def counters(snapshot: Snapshot) -> Snapshot:
     """A snapshot's sums without its gauges: what remains of a process that has ended."""
     gauges: dict[str, Any] = dict.fromkeys(GAUGES, 0)
     return dataclasses.replace(snapshot, **gauges, oldest=None, partitions=(), waits=None)
+
+
+def last_word(snapshot: Snapshot | None) -> str:
+    """What to add to how a process ended that could not say it: a handler may have ended it (`os._exit`, a crash in
+    native code), and the record is one of these."""
+    if snapshot is None:
+        return ""
+    if (oldest := snapshot.oldest) is not None:
+        which = f"{snapshot.in_flight} records in handlers, the oldest {oldest.topic}-{oldest.partition}"
+        return f" (its last word: {which} offset {oldest.offset})"
+    waiting = [
+        f"{one.topic}-{one.partition} from offset {one.base} on"
+        for one in snapshot.partitions
+        if one.incomplete or one.base < (one.log_end_offset or 0)
+    ]
+    return f" (its last word: {some_of(waiting)} was next)" if waiting else ""
 
 
 def name_unscheduled(lanes: Sequence[LaneRecord], group: str, now: float) -> None:

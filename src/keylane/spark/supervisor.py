@@ -25,7 +25,14 @@ from keylane.spark.controls import Controls, Done, Send
 from keylane.spark.descriptions import Descriptions
 from keylane.spark.from_lanes import FromLanes
 from keylane.spark.jobs import JobFailure, JobResult
-from keylane.spark.lane_record import LaneRecord, name_lost, name_silent, name_unscheduled, unnamed_unscheduled
+from keylane.spark.lane_record import (
+    LaneRecord,
+    last_word,
+    name_lost,
+    name_silent,
+    name_unscheduled,
+    unnamed_unscheduled,
+)
 from keylane.spark.lanes import ORPHAN_LIMIT_S, LaneTask
 from keylane.spark.last_commits import note_commits
 from keylane.spark.outcome import LaneOutcome
@@ -377,6 +384,7 @@ class Supervisor:
             self._descriptions.describe(lane, time.monotonic())
 
     def _job_ended(self, lane: LaneRecord, result: JobResult, now: float) -> None:
+        lane.last_word = last_word(lane.snapshot) or lane.last_word
         if isinstance(result, LaneOutcome) and result.snapshot is not None:
             lane.reported(result.snapshot)
             self._publisher.note(result.snapshot)
@@ -422,7 +430,7 @@ class Supervisor:
                 lane, PeerError(f"lane {lane.lane}'s Spark job was cancelled from outside the query: {text}"), now
             )
         else:
-            self._failed(lane, PeerError(f"lane {lane.lane} died: {text}"), now)
+            self._failed(lane, PeerError(f"lane {lane.lane} died: {text}{lane.last_word}"), now)
 
     # Failures.
 

@@ -23,7 +23,7 @@ from keylane.consumer.events import Adjust, Pause, Resume
 from keylane.consumer.health import Health
 from keylane.consumer.intake import Liveness
 from keylane.consumer.outputs import ResultsRule
-from keylane.consumer.snapshot import PartitionSnapshot, Snapshot, Wait
+from keylane.consumer.snapshot import OldestRecord, PartitionSnapshot, Snapshot, Wait
 from keylane.errors import FencedError, InternalError, PeerError
 from keylane.flow.failures import FailureKind
 from keylane.kafka.membership import Seek, Target
@@ -495,10 +495,36 @@ def test_too_many_failures_end_the_query_with_the_last_cause(queries: Callable[.
         query.jobs.of(0, launch).on_end(DIED)
     assert end.receive(PATIENCE_S) == "stop", "the other lanes drain"
     query.finish(end, 1)
-    with pytest.raises(PeerError, match=r"lane 0 died: Python worker exited"):
+    with pytest.raises(PeerError, match=r"lane 0 died: Python worker exited unexpectedly \(crashed\)$"):
         query.handle.awaitTermination(PATIENCE_S)
     assert isinstance(query.handle.exception(), PeerError)
     assert len(query.jobs.launches) == 4
+
+
+def test_a_process_that_a_handler_ended_is_told_with_its_last_word(
+    queries: Callable[..., Query], caplog: pytest.LogCaptureFixture
+) -> None:
+    query = queries()
+    other = query.running(1)
+    parts = (PartitionSnapshot("t", 0, 17, 17, 16, 3, 20, 90), PartitionSnapshot("t", 1, 9, 9, 8, 0, 9, 9))
+    said = [
+        Snapshot(processed=1, partitions=parts),
+        Snapshot(processed=2, partitions=parts, in_flight=3, oldest=OldestRecord("t", 0, 18, 700)),
+        None,
+    ]
+    for launch, snapshot in enumerate(said, 1):
+        end = query.running(0, launch=launch)
+        if snapshot is not None:
+            end.send(snapshot)
+            query.until(lambda: bool(query.handle.lanes[0].partitions))
+        end.close()
+        query.jobs.of(0, launch).on_end(DIED)
+    assert other.receive(PATIENCE_S) == "stop"
+    query.finish(other, 1)
+    says = r"lane 0 died: .* \(its last word: 3 records in handlers, the oldest t-0 offset 18\)$"
+    with pytest.raises(PeerError, match=says):
+        query.handle.awaitTermination(PATIENCE_S)
+    assert "(its last word: t-0 from offset 17 on was next); it starts again" in caplog.text
 
 
 @pytest.mark.parametrize(
