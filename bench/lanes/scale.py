@@ -178,6 +178,9 @@ class Jobs:
     def executor_of(self, lane: int) -> str | None:
         return str(lane % 100)
 
+    def silence(self) -> str:
+        return ""
+
     def is_decommissioned(self, executor_id: str) -> bool:  # noqa: ARG002 - the protocol's
         return False
 

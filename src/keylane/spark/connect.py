@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 CLIENT_HOST = "keylane.client.host"
 """A setting of the session: under which host executors reach this client, where that is not its address on the way to
 the server."""
+ANSWER_S = 1.0
+"""How long a server may take to accept a connection: the supervisor waits for it."""
 UNKNOWN = 1_000_000
 """Task slots of a cluster: nobody tells a client."""
 
@@ -171,6 +173,17 @@ class ConnectLaneJobs:
     def is_decommissioned(self, executor_id: str) -> bool:  # noqa: ARG002
         """A client is not told; the lane drains when its executor goes, as it does without a word."""
         return False
+
+    def silence(self) -> str:
+        """That the server does not answer, in words; empty where it does. Asked over a connection of its own: Spark's
+        client says for ten minutes nothing of a server that is gone."""
+        endpoint = str(self._spark.client._builder.endpoint)  # noqa: SLF001 - the client's own property has no port
+        place = urlsplit(f"//{endpoint}")
+        try:
+            socket.create_connection((place.hostname or "", place.port or 0), ANSWER_S).close()
+        except OSError as error:
+            return f"the Spark Connect server at {endpoint} does not answer ({error.strerror or error})"
+        return ""
 
     def describe(self, lane: int, partitions: tuple[str, ...], figures: str) -> None:
         """A query's description stays what it was."""

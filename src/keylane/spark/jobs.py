@@ -120,6 +120,10 @@ class SparkLaneJobs:
             logger.debug("executor %s: not known whether it is decommissioned: %r", executor_id, error)
             return False
 
+    def silence(self) -> str:
+        """Nothing: a JVM that is gone ends its jobs."""
+        return ""
+
     def describe(self, lane: int, partitions: tuple[str, ...], figures: str) -> None:
         """Shows the lane's partitions in Spark's UI, and how fast and how far it is."""
         try:

@@ -18,7 +18,7 @@ from keylane.consumer.snapshot import Snapshot, some_of
 from keylane.spark.channel import REPORT_A_LANE_S, REPORT_S, Go
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from keylane.consumer.outputs import ResultsRule
     from keylane.consumer.settings import Change
@@ -99,6 +99,8 @@ class LaneRecord:
     """When that process was gone, before its job had ended; None while it is there."""
     predecessors: list[DriverEnd] = field(default_factory=list)
     executor_id: str | None = None
+    silence: str = ""
+    """Who of Spark did not answer when this state was named; empty where that is not the reason."""
     last_word: str = ""
     """What the last process that ended had told of its records; one that ends before it tells of any leaves it."""
     snapshot: Snapshot | None = None
@@ -117,7 +119,7 @@ class LaneRecord:
 
     def enter(self, state: State, since: float) -> None:
         assert self.state != "ended", f"lane {self.lane} has ended and cannot become {state}"
-        self.state, self.since, self.warned = state, since, False
+        self.state, self.since, self.warned, self.silence = state, since, False, ""
         if state == "running" or self.is_over:
             self.missing_since = None
         elif self.missing_since is None:
@@ -244,8 +246,9 @@ def last_word(snapshot: Snapshot | None) -> str:
     return f" (its last word: {some_of(waiting)} was next)" if waiting else ""
 
 
-def name_unscheduled(lanes: Sequence[LaneRecord], group: str, now: float) -> None:
-    """Logs, once a launch, which lanes still have no task slot, or have one and no process."""
+def name_unscheduled(lanes: Sequence[LaneRecord], group: str, now: float, silence: Callable[[], str]) -> None:
+    """Logs, once a launch, which lanes still have no task slot, or have one and no process. `silence` tells who of
+    Spark does not answer."""
     late = unnamed_unscheduled(lanes, now)
     for lane in late:
         lane.warned = True
@@ -257,9 +260,13 @@ def name_unscheduled(lanes: Sequence[LaneRecord], group: str, now: float) -> Non
             )
     late = [lane for lane in late if lane.executor_id is None]
     if late:
+        reason = silence()
+        for lane in late:
+            lane.silence = reason
         logger.warning(
-            "no task slot for lane %s of group %s after %.0f s: other jobs hold them, or executors are missing",
+            "no task slot for lane %s of group %s after %.0f s: %s",
             *(", ".join(str(lane.lane) for lane in late), group, MISSING_S),
+            reason or "other jobs hold them, or executors are missing",
         )
 
 
@@ -282,18 +289,21 @@ def name_silent(lanes: Sequence[LaneRecord], group: str, now: float) -> None:
         lane.warned = is_silent
 
 
-def name_lost(lanes: Sequence[LaneRecord], group: str, now: float) -> None:
-    """Notes which lanes are lost, and logs each of them once."""
-    for lane in lanes:
-        if lane.state in ("connected", "running") and lane.is_gone(now, MISSING_S):
+def name_lost(lanes: Sequence[LaneRecord], group: str, now: float, silence: Callable[[], str]) -> None:
+    """Notes which lanes are lost, and logs each of them once. `silence` tells who of Spark does not answer."""
+    lost = [lane for lane in lanes if lane.state in ("connected", "running") and lane.is_gone(now, MISSING_S)]
+    if lost:
+        reason = silence()
+        for lane in lost:
             logger.warning(
-                "lane %d of group %s is lost: its process has been gone for %.0f s, and another one has no task slot: "
-                "executors are missing, or other jobs hold them",
+                "lane %d of group %s is lost: its process has been gone for %.0f s, and %s",
                 *(lane.lane, group, MISSING_S),
+                reason or "another one has no task slot: executors are missing, or other jobs hold them",
             )
             assert lane.departed_at is not None
             lane.disconnect()
             lane.enter("lost", lane.departed_at)
+            lane.silence = reason
 
 
 def missing_lanes(lanes: Sequence[LaneRecord], now: float) -> str:
@@ -303,12 +313,13 @@ def missing_lanes(lanes: Sequence[LaneRecord], now: float) -> str:
 
 
 def _why_missing(lane: LaneRecord, now: float) -> str:
+    because = f": {lane.silence}" if lane.silence else ""
     match lane.state:
         case "launching":
             what = "no task slot" if lane.executor_id is None else f"no Python worker on executor {lane.executor_id}"
-            return f"{what} for {now - lane.since:.0f} s"
+            return f"{what} for {now - lane.since:.0f} s{because}"
         case "lost":
-            return f"lost for {now - lane.since:.0f} s"
+            return f"lost for {now - lane.since:.0f} s{because}"
         case "connected":
             return f"waits for {now - lane.since:.0f} s until its earlier process has ended"
         case "running":

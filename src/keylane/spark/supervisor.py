@@ -572,9 +572,9 @@ class Supervisor:
         """Says which lanes do nothing: that no slot is there is what Spark says, and not a guess."""
         for lane in unnamed_unscheduled(self._lanes, now):
             lane.executor_id = self._jobs.executor_of(lane.lane)
-        name_unscheduled(self._lanes, self._plan.query.group, now)
+        name_unscheduled(self._lanes, self._plan.query.group, now, self._jobs.silence)
         name_silent(self._lanes, self._plan.query.group, now)
-        name_lost(self._lanes, self._plan.query.group, now)
+        name_lost(self._lanes, self._plan.query.group, now, self._jobs.silence)
 
     def _cancel_again(self, now: float) -> None:
         """Jobs that Spark may have got after they were cancelled, and that wait for a task slot."""

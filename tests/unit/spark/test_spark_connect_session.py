@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import socket
 import threading
 from queue import SimpleQueue
 from typing import Any
@@ -23,7 +24,8 @@ class Client:
     def __init__(self, master: str = "local[4]", host: str = "127.0.0.1:15002", **settings: str) -> None:
         self.settings = {"spark.master": master} | {name.replace("_", "."): text for name, text in settings.items()}
         self.client, self.conf = self, self
-        self.host = host
+        self.host = self.endpoint = host
+        self._builder = self
         self.is_stopped = False
         self.tags: list[str] = []
         self.interrupted: SimpleQueue[str] = SimpleQueue()
@@ -64,6 +66,15 @@ def result(client: Client) -> Any:
     jobs.submit(3, b"shipment", ended.put)
     jobs.join(60)
     return ended.get_nowait()
+
+
+def test_a_server_that_is_gone_is_told_without_sparks_client() -> None:
+    client = Client()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client.endpoint = f"127.0.0.1:{server.getsockname()[1]}"
+        jobs = ConnectLaneJobs(client, "run", "group")
+        assert jobs.silence() == ""
+    assert jobs.silence() == f"the Spark Connect server at {client.endpoint} does not answer (Connection refused)"
 
 
 def test_a_connect_session_is_told_by_its_module() -> None:

@@ -77,6 +77,7 @@ class Jobs:
         self.decommissioned: set[str] = set()
         self.described: dict[int, tuple[str, ...]] = {}
         self.figures: dict[int, str] = {}
+        self.silent = ""
         self.knows_executors = True
         self.changed = threading.Condition()
 
@@ -93,6 +94,9 @@ class Jobs:
 
     def executor_of(self, lane: int) -> str | None:
         return f"executor of {lane}" if self.knows_executors else None
+
+    def silence(self) -> str:
+        return self.silent
 
     def is_decommissioned(self, executor_id: str) -> bool:
         return executor_id in self.decommissioned
@@ -740,6 +744,21 @@ def test_a_lane_whose_process_is_gone_while_its_job_goes_on_is_lost(
     stays.close()
 
 
+def test_what_of_spark_does_not_answer_is_named_as_the_reason(
+    queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(lane_record, "MISSING_S", 0.3)
+    query = queries()
+    query.jobs.knows_executors, query.jobs.silent = False, "the server does not answer"
+    goes = query.running(0)
+    query.until(reporting(goes, lambda: "for 0 s: the server does not answer" in query.supervisor.view.missing))
+    assert "no task slot for lane 1 of group g after 0 s: the server does not answer" in caplog.text
+    goes.close()
+    query.until(lambda: query.states()[0] == "lost")
+    assert "lane 0 of group g is lost: its process has been gone for 0 s, and the server does not" in caplog.text
+    query.until(lambda: "lane 0: lost for 0 s: the server does not answer" in query.supervisor.view.missing)
+
+
 def test_a_stop_does_not_wait_for_a_lane_that_is_gone(
     queries: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -975,6 +994,7 @@ def test_spark_shows_a_lanes_partitions_as_they_change(queries: Callable[..., Qu
     part = PartitionSnapshot("t", 0, 5, 5, 4, 0, 5, 9)
     ends[0].send(Snapshot(partitions=(part,)))
     query.until(lambda: query.jobs.described == {0: ("t-0",)})
+    assert query.jobs.figures[0] == "0 records/s, 0 in flight, lag 4"
     ends[0].send(Snapshot())
     query.until(lambda: query.jobs.described == {0: ()})
     for end in ends:
