@@ -369,17 +369,35 @@ class House:
         if self._identities.has_own_scope:
             return
         ours = f"{self._cluster}/{self._group}/{start.topic}/"  # then comes an id, which may have a / in it
-        others = set()
+        others, is_ours = set(), False
         for scope in transaction.scopes():
             cluster, _, rest = scope.partition("/")
             if scope.startswith(ours):
-                return
+                self._check_former(transaction, scope, start)
+                is_ours = True
             if rest.startswith(f"{self._group}/{start.topic}/"):
                 others.add(cluster)
-        if others and self._unseen_commits == "error":
+        if others and not is_ours and self._unseen_commits == "error":
             raise StoreError(
                 f"the store knows group {self._group!r} with topic {start.topic!r} of cluster {min(others)!r}, and "
                 f"this is cluster {self._cluster!r}: a mirror, a copy, or another database? {OTHER_CLUSTER}"
+            )
+
+    def _check_former(self, transaction: Transaction, scope: str, start: Start) -> None:
+        """`scope` is of the topic that had the name before. Raises `StoreError` where a member may have gone on with it
+        in this one."""
+        if self._unseen_commits != "error":
+            return
+        seen = Seen.of(transaction.position(scope, start.partition))
+        done = OffsetMap(0) if seen is None else seen.offsets
+        places = transaction.places(scope, start.partition, done.base)
+        left = [offset for offset in places if not done.is_complete(offset)]
+        if left:
+            raise StoreError(
+                f"topic {start.topic!r} was deleted and made anew, and {len(left)} records of partition "
+                f"{start.partition}, from offset {min(left)} on, were processed and never committed before that was "
+                "seen: if they are of the topic that is there now, they would be processed twice. "
+                "ExactlyOnce(unseen_commits='accept') runs the new topic from where the group begins"
             )
 
     def _said_unseen(self, start: Start, missing: Sequence[range]) -> str:

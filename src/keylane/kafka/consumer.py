@@ -9,6 +9,7 @@ leaves alone is read on without a pause (docs/adr/0008).
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 from itertools import groupby
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -45,6 +46,7 @@ from keylane.kafka.open_wait import OpenWait
 from keylane.kafka.places import SERVERS, are_apart, for_groups
 from keylane.kafka.presence import Heartbeats, Presence, interval_ms, session_s
 from keylane.kafka.settings import consumer_settings, fetcher_settings, is_cooperative, makes_topics, member_settings
+from keylane.kafka.topic_ids import AnotherTopicError, TopicIds
 from keylane.kafka.unassigned_wait import UnassignedWait
 from keylane.kafka.unreadable import UnreadableBatches
 from keylane.options import DeadLetter
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from keylane.kafka import exact_transactions
     from keylane.kafka.group_times import GroupTimes
     from keylane.kafka.membership import Target
+    from keylane.kafka.topic_ids import Question
     from keylane.pipeline import Pipeline
 
 COMMIT_POLL_S = 0.005
@@ -106,6 +109,9 @@ class KafkaConsumer:
         self._fetcher = Fetcher(
             reader, Logs(reader, self._patience, self._faults), self._faults, self.suspect, pipeline.kafka
         )
+        self._topic_ids = TopicIds(reader)
+        self._asked: tuple[Question, Sequence[Offset]] | None = None
+        """Before a commit: whether its topics are those that were read."""
         self._commits = exact.CommitQueue(self._group)
         self._member = self._new_member()
         rejoin = None if self._instance is None else lambda: self._member.rejoin()
@@ -155,11 +161,24 @@ class KafkaConsumer:
             name=self._name,
             epochs=self._epochs,
             instance=self._instance,
-            check_starts=lambda starts: self._check_starts(starts),
-            before_commit=lambda offsets: self._before_commit(offsets),
+            check_starts=self._checked_starts,
+            before_commit=self._check_commit,
         )
         member.on_lost = lambda: self._presence.lost(monotonic())
         return member
+
+    def _checked_starts(self, starts: Sequence[Start]) -> Sequence[Start]:
+        self._topic_ids.know(one.topic for one in starts)
+        return self._check_starts(starts)
+
+    def _check_commit(self, offsets: Sequence[Offset]) -> None:
+        self._check_topics(one.name[0] for one in offsets)
+        self._before_commit(offsets)
+
+    def _check_topics(self, topics: Iterable[str]) -> None:
+        """Raises `AnotherTopicError`."""
+        if (question := self._topic_ids.question(topics)) is not None:
+            self._topic_ids.check(question, question.answer(ANSWER_S) or {})
 
     def trouble(self) -> str | None:
         """Why this is no member of its group that has its partitions, or soon will; None when it is, and the group has
@@ -278,6 +297,8 @@ class KafkaConsumer:
     def close(self) -> None:
         self.interrupt()
         self._commits.forget()
+        if self._asked is not None:
+            self._asked[0].close()
         self._group_wait.close()
         self._unassigned.close()
         self._certificates.close()
@@ -296,7 +317,13 @@ class KafkaConsumer:
         self._member.reload(partitions)
 
     def owning(self, epochs: Mapping[tuple[str, int], int]) -> AbstractContextManager[exact_transactions.Member | None]:
-        """See `GroupMember.owning`. Any thread, as `reload`."""
+        """See `GroupMember.owning`. Any thread, as `reload`. None, too, where a topic is another one now, which ends
+        the consumer."""
+        try:
+            self._check_topics(topic for topic, _ in epochs)
+        except AnotherTopicError as error:
+            self._faults.fail(error)
+            return nullcontext()
         return self._member.owning(epochs)
 
     # --- commits ---
@@ -305,9 +332,16 @@ class KafkaConsumer:
         if self._external:  # whoever keeps them is told by on_commit
             self._answered({})
             return
+        self._commit_is_on_its_way = True
+        question = self._topic_ids.question(one.name[0] for one in offsets)
+        if question is None:
+            self._send(offsets)
+        else:
+            self._asked = question, offsets
+
+    def _send(self, offsets: Sequence[Offset]) -> None:
         try:
             self._commits.send(offsets)
-            self._commit_is_on_its_way = True
         except KafkaException as raised:
             self._answered(dict.fromkeys((one.name for one in offsets), commit_problem(error_of(raised))))
 
@@ -332,6 +366,13 @@ class KafkaConsumer:
             self._listener.on_heard(heard_at)
 
     def _serve_commits(self) -> None:
+        if self._asked is not None:
+            question, offsets = self._asked
+            if (found := question.answer()) is None:
+                return
+            self._asked = None
+            self._topic_ids.check(question, found)
+            self._send(offsets)
         if self._commit_is_on_its_way and (answer := self._commits.answer()) is not None:
             self._answered(exact.problems_of(*answer))
 

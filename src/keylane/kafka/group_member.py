@@ -37,6 +37,7 @@ from keylane.kafka.membership import (
     Stop,
 )
 from keylane.kafka.starts import Starts
+from keylane.kafka.topic_ids import AnotherTopicError
 from keylane.patterns import for_clients, is_pattern, is_read
 
 if TYPE_CHECKING:
@@ -69,8 +70,8 @@ CLOSE_S = 5.0
 
 
 def refused_before(error: PeerError, offsets: Sequence[Offset], faults: Faults) -> dict[tuple[str, int], CommitProblem]:
-    """A commit may not be made, or not now; a store that is not the one ends the run."""
-    is_final = isinstance(error, StoreError)
+    """A commit may not be made, or not now; a store or a topic that is not the one ends the run."""
+    is_final = isinstance(error, StoreError | AnotherTopicError)
     if is_final:
         faults.fail(error)
     return dict.fromkeys((one.name for one in offsets), CommitProblem(str(error), fatal=is_final))
