@@ -40,7 +40,8 @@ def url_of(request: Request) -> URL:
     """The URL to ask, with the request's `params`. Raises `UnsendableError` where no attempt can ever work."""
     if not isinstance(request.url, str):
         raise UnsendableError(f"the URL of a request is {kind_of(request.url)}: give a str")
-    if _CONTROL.search(request.url):
+    is_plain = _AS_GIVEN.fullmatch(request.url)
+    if not is_plain and _CONTROL.search(request.url):
         raise unsendable(request, "its URL has a control character")
     try:
         lacking = _lacks(_ORIGIN.match(request.url)[0])  # type: ignore[index] # it matches any string
@@ -51,7 +52,7 @@ def url_of(request: Request) -> URL:
             given, hash_sign, fragment = given.partition("#")
             joint = "" if given.endswith(("?", "&")) else "&" if "?" in given else "?"
             given += joint + urlencode(request.params) + hash_sign + fragment
-        return URL(given, encoded=True) if _AS_GIVEN.fullmatch(given) else URL(given)
+        return URL(given, encoded=True) if is_plain else URL(given)
     except UnsendableError:
         raise
     except ValueError as error:

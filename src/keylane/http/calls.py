@@ -7,10 +7,8 @@ streams) is what it is for any handler. Only what HTTP adds is here: statuses, R
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib.util
 import inspect
-import itertools
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -169,22 +167,25 @@ class Calls:
         return responses
 
     async def _send(self, session: aiohttp.ClientSession, request: Request, places: _Places) -> Response:
-        from keylane.http.addresses import redirected, url_of
+        from keylane.http.addresses import url_of
         from keylane.http.connecting import Deadline
 
-        asked, url = request, url_of(request)
+        asked, url, followed = request, url_of(request), 0
         places.want_one()
         deadline = Deadline(self.timeout_ms / 1000, places.got_one)
         try:
             async with deadline.timeout:
-                for followed in itertools.count():
-                    response = await self._answer(session, asked, url, deadline)
+                while True:
+                    response = await self._exchange(session, asked, url, deadline)
+                    if response is None:
+                        continue
                     if response.status not in REDIRECTS or followed == self.max_redirects:
                         break
-                    following = redirected(asked, url, response.status, response.headers.get("location"))
+                    following = self._redirected(asked, url, response)
                     if following is None:
                         break
                     asked, url = following
+                    followed += 1
         except TimeoutError as error:
             raise self._failed(asked, f"no answer within {self.timeout_ms} ms") from error
         finally:
@@ -192,22 +193,24 @@ class Calls:
         self._check_status(response)
         return response
 
-    async def _answer(self, session: aiohttp.ClientSession, request: Request, url: URL, deadline: Deadline) -> Response:
-        """The answer to this request and to no other."""
-        from keylane.http.connecting import SpoiledConnectionError
+    def _redirected(self, asked: Request, url: URL, response: Response) -> tuple[Request, URL] | None:
+        from keylane.http.addresses import redirected
 
-        while True:
-            with contextlib.suppress(SpoiledConnectionError):  # nothing was sent: on another connection
-                return await self._exchange(session, request, url, deadline)
+        return redirected(asked, url, response.status, response.headers.get("location"))
+
+    def _proxy_of(self, url: URL) -> str | None:
+        if self.proxy is None:
+            return None
+        from keylane.http.addresses import proxy_for
+
+        return proxy_for(url, self.proxy)
 
     async def _exchange(
         self, session: aiohttp.ClientSession, request: Request, url: URL, deadline: Deadline
-    ) -> Response:
-        """One request and its answer."""
+    ) -> Response | None:
+        """One request and its own answer; None where nothing was sent, since the connection holds what answers nothing:
+        it goes over another one."""
         import aiohttp
-
-        from keylane.http.addresses import proxy_for, unsendable
-        from keylane.http.connecting import RefusedAddressError, SpoiledConnectionError
 
         try:
             async with session.request(
@@ -217,25 +220,40 @@ class Calls:
                 data=request.body,
                 json=request.json,
                 allow_redirects=False,
-                proxy=proxy_for(url, self.proxy),
+                proxy=self._proxy_of(url),
                 trace_request_ctx=deadline,
             ) as answer:
                 headers = {name.lower(): value for name, value in answer.headers.items()}
                 return Response(request, answer.status, headers, await self._body(request, answer))
-        except SpoiledConnectionError:
-            raise
-        except aiohttp.ServerTimeoutError as error:
-            raise self._failed(request, f"no connection within {self.connect_timeout_ms} ms") from error
-        except aiohttp.ClientConnectorError as error:
+        except (aiohttp.ClientError, ValueError, TypeError) as error:
+            if self._is_spoiled(error):
+                return None
+            raise self._failure(request, error) from error
+
+    @staticmethod
+    def _is_spoiled(error: Exception) -> bool:
+        from keylane.http.connecting import SpoiledConnectionError
+
+        return isinstance(error, SpoiledConnectionError)
+
+    def _failure(self, request: Request, error: Exception) -> HttpError:
+        """What became of a request that has no answer."""
+        import aiohttp
+
+        from keylane.http.addresses import unsendable
+        from keylane.http.connecting import RefusedAddressError
+
+        if isinstance(error, aiohttp.ServerTimeoutError):
+            return self._failed(request, f"no connection within {self.connect_timeout_ms} ms")
+        if isinstance(error, aiohttp.ClientConnectorError):
             if isinstance(error.os_error, RefusedAddressError):
-                raise unsendable(request, str(error.os_error)) from error
-            raise self._failed(request, f"{type(error).__name__}: {error}") from error
-        except aiohttp.InvalidURL as error:
-            raise unsendable(request, f"its URL cannot be asked ({type(error).__name__})") from error
-        except aiohttp.ClientError as error:
-            raise self._failed(request, type(error).__name__, str(error)) from error
-        except (ValueError, TypeError) as error:
-            raise unsendable(request, f"its method, headers or body cannot be sent ({type(error).__name__})") from error
+                return unsendable(request, str(error.os_error))
+            return self._failed(request, f"{type(error).__name__}: {error}")
+        if isinstance(error, aiohttp.InvalidURL):
+            return unsendable(request, f"its URL cannot be asked ({type(error).__name__})")
+        if isinstance(error, aiohttp.ClientError):
+            return self._failed(request, type(error).__name__, str(error))
+        return unsendable(request, f"its method, headers or body cannot be sent ({type(error).__name__})")
 
     def _failed(self, request: Request, text: str, detail: str = "") -> HttpError:
         full = f"{request.name}: {text}" + (f": {detail}" if detail else "")
@@ -284,6 +302,7 @@ class _Places:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._waiting = self._having = 0
+        self._waits = False
 
     def want_one(self) -> None:
         self._change(1, 0)
@@ -298,7 +317,10 @@ class _Places:
     def _change(self, waiting: int, having: int) -> None:
         self._waiting += waiting
         self._having += having
-        self._context.wait_for("pool" if self._waiting and not self._having else "running")
+        waits = self._waiting > 0 and not self._having
+        if waits is not self._waits:
+            self._waits = waits
+            self._context.wait_for("pool" if waits else "running")
 
 
 def retry_after_ms(value: str | None, now: float) -> int | None:

@@ -40,26 +40,24 @@ class RefusedAddressError(OSError):
 class Deadline:
     """Of one request: it begins when the request has a place in the pool. Thread safety: its loop's."""
 
-    __slots__ = ("_begun", "_timeout", "_timeout_s")
+    __slots__ = ("_begun", "_timeout", "_timeout_s", "has_begun")
 
     def __init__(self, timeout_s: float, begun: Callable[[], None]) -> None:
         """`begun` is called when it begins."""
         self._timeout_s = timeout_s
         self._timeout = asyncio.timeout(None)
         self._begun = begun
+        self.has_begun = False
 
     @property
     def timeout(self) -> asyncio.Timeout:
         """The context in which the request runs."""
         return self._timeout
 
-    @property
-    def has_begun(self) -> bool:
-        return self._timeout.when() is not None
-
     def begin(self) -> None:
         """The first connection that the request gets, or begins to make, starts the clock."""
         if not self.has_begun:
+            self.has_begun = True
             self._begun()
             self._timeout.reschedule(asyncio.get_running_loop().time() + self._timeout_s)
 
