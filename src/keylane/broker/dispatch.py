@@ -224,6 +224,19 @@ async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
             until = time.perf_counter() + SLICE_S
 
 
+async def seen_through(result: Any) -> Any:
+    """What a handler's result comes to in the end."""
+    while True:
+        if type(result) is Later:
+            await asyncio.wait([result.durable])
+        elif type(result) is Preparation:
+            while not result.is_over:
+                await result.go_on()
+        else:
+            return result
+        result = result.finish()
+
+
 def failure_of(durable: Round | None) -> int:
     """What clients are told of a round that is over: NONE where it is over well, or where there was none."""
     error = None if durable is None else durable.exception()

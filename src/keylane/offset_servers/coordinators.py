@@ -136,10 +136,8 @@ class Nobody:
     """What `Coordinator` says of a group that another server leads."""
 
     commit = commit_if = fetch = delete_group = delete_offsets = heartbeat = staticmethod(_refuse)
-
-    @staticmethod
-    def confirm(_group: str) -> None:
-        """There is nothing to wait for."""
+    must_confirm = False
+    """There is nothing to wait for."""
 
     @staticmethod
     async def join(_group: str, request: JoinRequest) -> JoinAnswer:

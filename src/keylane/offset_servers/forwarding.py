@@ -19,7 +19,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
-from keylane.broker.dispatch import Later, MalformedRequestError, decode_request, response_frame
+from keylane.broker.dispatch import MalformedRequestError, decode_request, response_frame, seen_through
 from keylane.kafka.fenced_log import steady_s
 from keylane.kafka.link import login_requests
 from keylane.offset_servers.between import Counts, begin_forwarding
@@ -360,9 +360,7 @@ class Forwarder:
         """Tell what was found, or is when a round is over."""
         if call.api.handle is not None:
             found = await call.api.handle(call.request, call.header, node)
-        while isinstance(found, Later):
-            await asyncio.wait([found.durable])
-            found = found.finish()
+        found = await seen_through(found)
         if not self._is_closed:
             told(response_frame(call, found))
 

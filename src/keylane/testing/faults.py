@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker.dispatch import CloseConnectionError, Later, Preparation, load_apis
+from keylane.broker.dispatch import CloseConnectionError, Later, load_apis, seen_through
 from keylane.errors import UsageError
 from keylane.storage.shared_sync import Round
 from keylane.testing.answers import error_answer
@@ -209,16 +209,7 @@ async def _handled(api: Api, request: Any, header: RequestHeader, node: Node) ->
     if api.handle is not None:
         return await api.handle(request, header, node)
     assert api.begin is not None
-    result = api.begin(request, header, node)
-    while True:
-        if type(result) is Later:
-            await asyncio.wait([result.durable])
-        elif type(result) is Preparation:
-            while not result.is_over:
-                await result.go_on()
-        else:
-            return result
-        result = result.finish()
+    return await seen_through(api.begin(request, header, node))
 
 
 async def _refusal(api: Api, received: _Received, header: RequestHeader, node: Node, code: int) -> Any:

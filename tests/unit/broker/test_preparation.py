@@ -133,3 +133,15 @@ def test_a_stop_waits_for_it_and_for_what_was_held_back(tmp_path: Path) -> None:
         writer.close()
 
     run(tmp_path, scenario)
+
+
+def test_who_has_no_connection_sees_a_result_through_to_its_end() -> None:
+    async def whole() -> tuple[str, int]:
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(over.set_result, None)
+        steps = (None for _ in range(3))
+        prepared = dispatch.prepared(steps, lambda: dispatch.Later(over, lambda: "done"))  # type: ignore[arg-type]
+        assert type(prepared) is dispatch.Preparation
+        return await dispatch.seen_through(prepared), await dispatch.seen_through(7)
+
+    assert asyncio.run(whole()) == ("done", 7)
