@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import aiohttp
     from yarl import URL
 
-    from keylane.http.connecting import Deadline
     from keylane.records import Context, Record
 
 RETRY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -176,7 +175,7 @@ class Calls:
         try:
             async with deadline.timeout:
                 while True:
-                    response = await self._exchange(session, asked, url, deadline)
+                    response = await self._exchange(session, asked, url)
                     if response is None:
                         continue
                     if response.status not in REDIRECTS or followed == self.max_redirects:
@@ -198,16 +197,13 @@ class Calls:
 
         return redirected(asked, url, response.status, response.headers.get("location"))
 
-    def _proxy_of(self, url: URL) -> str | None:
-        if self.proxy is None:
-            return None
+    @staticmethod
+    def _proxy_of(url: URL, proxy: str) -> str | None:
         from keylane.http.addresses import proxy_for
 
-        return proxy_for(url, self.proxy)
+        return proxy_for(url, proxy)
 
-    async def _exchange(
-        self, session: aiohttp.ClientSession, request: Request, url: URL, deadline: Deadline
-    ) -> Response | None:
+    async def _exchange(self, session: aiohttp.ClientSession, request: Request, url: URL) -> Response | None:
         """One request and its own answer; None where nothing was sent, since the connection holds what answers nothing:
         it goes over another one."""
         import aiohttp
@@ -220,8 +216,7 @@ class Calls:
                 data=request.body,
                 json=request.json,
                 allow_redirects=False,
-                proxy=self._proxy_of(url),
-                trace_request_ctx=deadline,
+                proxy=None if self.proxy is None else self._proxy_of(url, self.proxy),
             ) as answer:
                 headers = {name.lower(): value for name, value in answer.headers.items()}
                 return Response(request, answer.status, headers, await self._body(request, answer))
