@@ -249,9 +249,14 @@ class AsyncioWorkers:
 
     async def _run(self, task: asyncio.Task[Any], unit: Call) -> None:  # noqa: C901 - flat, as it says
         """Run a call's items one after another. Flat: the function may take less time than one more call."""
-        function, source = self._function, unit.source
+        function, source, attempt = self._function, unit.source, unit.attempt
+        call, view = function.call, function.view
         for index, payload in enumerate(unit.begin(monotonic())):
-            start_ns = 0 if self._is_left_out() else perf_counter_ns()
+            start_ns = 0
+            if self._unmeasured:
+                self._unmeasured -= 1
+            else:
+                start_ns = perf_counter_ns()
             outcome: Outcome = None
             now = monotonic()
             if not source.may_begin or self._closing or now >= self._lease.until:
@@ -261,11 +266,12 @@ class AsyncioWorkers:
                 self._at = (source, payload)
                 context = None
                 try:
+                    seen = payload if view is None else view(payload)
                     if self._takes_context:
-                        context = Context(self._resource, unit.attempt)
-                        handling = function.call(function.view(payload), context)
+                        context = Context(self._resource, attempt)
+                        handling = call(seen, context)
                     else:
-                        handling = function.call(function.view(payload))
+                        handling = call(seen)
                     try:
                         waits_for = handling.send(None)
                     except StopIteration as done:
@@ -289,13 +295,6 @@ class AsyncioWorkers:
                     break
         self._report(unit)
 
-    def _is_left_out(self) -> bool:
-        """Whether the next record is one that is not measured."""
-        if not self._unmeasured:
-            return False
-        self._unmeasured -= 1
-        return True
-
     def _measure(self, start_ns: int) -> None:
         left_out = self._left_out - self._unmeasured
         self._unmeasured = self._left_out = self._meter.add(perf_counter_ns() - start_ns, left_out)
@@ -318,7 +317,7 @@ class AsyncioWorkers:
         function, first = self._function, items[0]
         self._at_since = monotonic()
         self._at = (first.source, first.payload)
-        seen = [function.view(item.payload) for item in items]
+        seen = [function.seen(item.payload) for item in items]
         context = Context(self._resource, first.attempt) if self._takes_context else None
         start_ns = perf_counter_ns()
         try:

@@ -43,8 +43,8 @@ class Function:
 
     call: Callable[..., Any]
     """One or two positional arguments: an item as user code sees it (a list of them for a batch), and a context."""
-    view: Callable[[Carried], Any]
-    """Makes of a payload what user code sees."""
+    view: Callable[[Carried], Any] | None
+    """Makes of a payload what the call gets; None: it gets the payload."""
     outcome_of: Callable[[Outcome], Outcome]
     """What a value means that it returned, which is not None."""
     outcomes_of: Callable[[Outcome, int], Sequence[Outcome]]
@@ -58,12 +58,16 @@ class Function:
     arrives: Callable[[Any], Any] = as_it_is
     """Makes of that, there, what user code sees."""
 
+    def seen(self, payload: Carried) -> Any:
+        """What the call gets."""
+        return payload if self.view is None else self.view(payload)
+
     def kept(self, payload: Carried) -> Later | Failure | None:
         """When the item is scheduled for later, if it is."""
         if self.not_before is None:
             return None
         try:
-            at_ms = self.not_before(self.view(payload))
+            at_ms = self.not_before(self.seen(payload))
         except BaseException as error:  # like the function's
             return failure_of(error)
         if at_ms is None:

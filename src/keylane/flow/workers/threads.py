@@ -150,6 +150,7 @@ class ThreadWorkers:
         takes_context, measured = self._takes_context, self._meters[slot].add
         lease, units, running, report = self._lease, self._units, self._running, self._report
         began, next_unit, is_to_go_on = self._began, self._waiting.popleft, self._wake.get
+        resource, contexts = self._resource, self._contexts
         unmeasured = left_out = 0
         while True:
             try:
@@ -165,7 +166,7 @@ class ThreadWorkers:
                 self._run_batch(slot, unit)
                 report(unit)
                 continue
-            source = unit.source
+            source, attempt = unit.source, unit.attempt
             for index, payload in enumerate(unit.begin(monotonic())):
                 began[slot] = now = monotonic()
                 running[slot] = payload
@@ -175,10 +176,12 @@ class ThreadWorkers:
                     outcome = NOT_RUN
                 elif kept is None or (outcome := kept(payload)) is None:
                     try:
+                        seen = payload if view is None else view(payload)
                         if takes_context:
-                            outcome = call(view(payload), self._context(slot, unit.attempt))
+                            contexts[slot] = context = Context(resource, attempt)
+                            outcome = call(seen, context)
                         else:
-                            outcome = call(view(payload))
+                            outcome = call(seen)
                         if outcome is not None:
                             outcome = outcome_of(outcome)
                     except BaseException as error:  # a function's failure, whatever it is, must not end the thread
@@ -193,10 +196,6 @@ class ThreadWorkers:
                         break
             report(unit)
 
-    def _context(self, slot: int, attempt: int) -> Context:
-        context = self._contexts[slot] = Context(self._resource, attempt)
-        return context
-
     def _run_batch(self, slot: int, batch: Batch) -> None:
         function = self._function
         items = startable(batch, self._lease, function)
@@ -204,11 +203,12 @@ class ThreadWorkers:
             return
         self._began[slot] = monotonic()
         self._running[slot] = items[0].payload
-        seen = [function.view(item.payload) for item in items]
+        seen = [function.seen(item.payload) for item in items]
         start_ns = perf_counter_ns()
         try:
             if self._takes_context:
-                result = function.call(seen, self._context(slot, items[0].attempt))
+                context = self._contexts[slot] = Context(self._resource, items[0].attempt)
+                result = function.call(seen, context)
             else:
                 result = function.call(seen)
             give_outcomes(items, function.outcomes_of(result, len(items)))
