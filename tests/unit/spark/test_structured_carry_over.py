@@ -16,7 +16,7 @@ from keylane.options import DeadLetter, Retries
 from keylane.spark.structured import carry_over
 from keylane.spark.structured.carry_lists import CarryList
 from keylane.spark.structured.carry_over import CarryOver, TaskCarry, TaskReport
-from keylane.spark.structured.rows import FedRow, Outcome
+from keylane.spark.structured.rows import TaskRow
 
 FAR_MS = int((time.time() + 3600) * 1000)
 
@@ -47,17 +47,24 @@ def row(offset: int) -> Any:
     return Row(topic="t", partition=0, offset=offset, key=b"k", value=b"v")
 
 
-def record(offset: int, key: bytes | None = b"k") -> FedRow:
-    return FedRow(row(offset), key, offset)
+def record(offset: int, key: bytes | None = b"k") -> TaskRow:
+    return TaskRow(row(offset), key, offset)
 
 
 def tried(one: TaskCarry, offset: int, error: Exception | None, key: bytes | None = b"k") -> bool:
     """Whether the row left the batch, when its function ended like this (if it ran at all)."""
-    outcome = one.held(record(offset, key))
-    if outcome is None:
-        values: list[tuple[Any, ...]] | None = [] if error is None else None
-        outcome = one.judged(Outcome(row(offset), values, error, 1, 0.0, key))
-    return one.takes(outcome)
+    fed = record(offset, key)
+    if one.held(fed) is None:
+        fed.values, fed.error, fed.attempts = [] if error is None else None, error, 1
+        one.judge(fed)
+    return one.takes(fed)
+
+
+def interrupted(offset: int) -> TaskRow:
+    """At the deadline."""
+    fed = record(offset)
+    fed.carried = True
+    return fed
 
 
 def carried(one: TaskCarry) -> dict[int, tuple[int, int]]:
@@ -68,9 +75,9 @@ def carried(one: TaskCarry) -> dict[int, tuple[int, int]]:
 
 
 @pytest.fixture
-def letters(monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
+def letters(monkeypatch: pytest.MonkeyPatch) -> list[TaskRow]:
     """Dead letters of tasks that are reported; they have no Kafka."""
-    buried: list[Outcome] = []
+    buried: list[TaskRow] = []
     opened = nullcontext(SimpleNamespace(bury=buried.append))
     monkeypatch.setattr(carry_over, "DeadLetters", lambda *_: opened)
     return buried
@@ -105,7 +112,7 @@ def test_a_record_that_is_not_due_is_carried_unchanged_and_so_is_what_follows() 
 
 
 @pytest.mark.parametrize("error", [ValueError("busy"), Fatal("no")])
-def test_after_the_last_attempt_a_record_is_dead(letters: list[Outcome], error: Exception) -> None:
+def test_after_the_last_attempt_a_record_is_dead(letters: list[TaskRow], error: Exception) -> None:
     last = CarryList(6, "q", 5, {("t", 0): {1: (2, 0)}})
     one = carry(last, dead_letter=DeadLetter("dlq"))
     assert tried(one, 1, error) is True
@@ -118,16 +125,16 @@ def test_what_was_interrupted_counts_as_an_attempt_and_what_had_not_begun_does_n
     one = carry()
     assert one.held(record(1)) is None
     for offset in (1, 2):
-        assert one.takes(Outcome(row(offset), None, None, 0, 0.0, b"k", carried=True)) is True
+        assert one.takes(interrupted(offset)) is True
     found = carried(one)
     assert {offset: attempts for offset, (attempts, _) in found.items()} == {1: 1, 2: 0}
     assert len({due for _, due in found.values()}) == 1
 
 
-def test_a_record_that_never_ends_in_time_has_a_last_attempt_too(letters: list[Outcome]) -> None:
+def test_a_record_that_never_ends_in_time_has_a_last_attempt_too(letters: list[TaskRow]) -> None:
     one = carry(CarryList(6, "q", 5, {("t", 0): {1: (2, 0)}}), dead_letter=DeadLetter("dlq"))
     assert one.held(record(1)) is None
-    assert one.takes(Outcome(row(1), None, None, 0, 0.0, b"k", carried=True)) is True
+    assert one.takes(interrupted(1)) is True
     assert carried(one) == {}
     assert [(dead.attempts, str(dead.error)) for dead in letters] == [(3, "not ended within deadline_ms=60000")]
 

@@ -13,22 +13,43 @@ import pytest
 from keylane.flow import core
 from keylane.flow.admission import HandOver
 from keylane.flow.workers.threads import ThreadWorkers
-from keylane.options import Flow, Retries
+from keylane.options import Flow, Retries, is_coroutine_function, takes_context
 from keylane.spark.structured import row_engine
 from keylane.spark.structured.row_engine import RowEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from keylane.spark.structured.rows import FedRow
+    from keylane.spark.structured.rows import TaskRow
 
 NO_WAIT = Retries(max_attempts=3, delay_ms=0, max_delay_ms=0)
 
 
 def engine(handler: Callable[..., Any], ordering: Any = "unordered", held: Any = None, **more: Any) -> RowEngine:
-    """An engine that gives back what the handler returns."""
-    flow = Flow(handler=handler, ordering=ordering, max_concurrency=8, retries=NO_WAIT, **more)
-    return RowEngine(flow, lambda _row, result, _attempt, _since_s: result, lambda _, number: f"row {number}", held)
+    """An engine whose rows have what the handler returns."""
+    takes = takes_context(handler)
+
+    def call(row: TaskRow, context: Any) -> TaskRow:
+        row.values = [handler(row.row, context) if takes else handler(row.row)]
+        return row
+
+    async def call_async(row: TaskRow, context: Any) -> TaskRow:
+        row.values = [await (handler(row.row, context) if takes else handler(row.row))]
+        return row
+
+    flow = Flow(
+        handler=call_async if is_coroutine_function(handler) else call,
+        ordering=ordering,
+        max_concurrency=8,
+        retries=NO_WAIT,
+        **more,
+    )
+    return RowEngine(flow, lambda *_: None, lambda _, number: f"row {number}", held)
+
+
+def returned(rows: Iterable[list[TaskRow]]) -> list[Any]:
+    """What the handler returned for each, as it came."""
+    return [row.values[0] for some in rows for row in some if row.values]
 
 
 def test_every_row_comes_back_from_threads_and_coroutines() -> None:
@@ -39,7 +60,7 @@ def test_every_row_comes_back_from_threads_and_coroutines() -> None:
     for handler in (lambda value: value * 2, doubled):
         with engine(handler) as running:
             feeds = ([(number, None) for number in range(start, start + 50)] for start in range(0, 5_000, 50))
-            assert sorted(running.run(feeds)) == [2 * number for number in range(5_000)]
+            assert sorted(returned(running.run(feeds))) == [2 * number for number in range(5_000)]
             assert running.pending == {}
 
 
@@ -67,7 +88,7 @@ def test_failed_attempts_are_repeated() -> None:
         return int(context.attempt)
 
     with engine(handler) as running:
-        assert list(running.run(iter([[("a", None)]]))) == [3]
+        assert returned(running.run(iter([[("a", None)]]))) == [3]
 
 
 def test_no_more_rows_are_made_before_the_first_call() -> None:
@@ -79,7 +100,7 @@ def test_no_more_rows_are_made_before_the_first_call() -> None:
             yield [(number, None) for number in range(start, start + 50)]
 
     with engine(lambda _: seen.append("a call")) as running:
-        assert len(list(running.run(feeds()))) == 100
+        assert len(returned(running.run(feeds()))) == 100
     assert seen[:2] == ["rows are made", "a call"]
 
 
@@ -100,7 +121,7 @@ def test_no_more_rows_are_made_before_as_many_calls_have_begun_as_can(monkeypatc
         return value
 
     with engine(handler) as running:
-        assert sorted(running.run(feeds())) == list(range(51))
+        assert sorted(returned(running.run(feeds()))) == list(range(51))
 
 
 def test_more_rows_are_made_when_few_keys_let_few_calls_begin() -> None:
@@ -116,7 +137,7 @@ def test_more_rows_are_made_when_few_keys_let_few_calls_begin() -> None:
         return value
 
     with engine(handler, "key") as running:
-        assert sorted(running.run(feeds())) == list(range(51))
+        assert sorted(returned(running.run(feeds()))) == list(range(51))
 
 
 def test_what_is_pending_when_it_is_stopped_is_named() -> None:
@@ -132,10 +153,11 @@ def test_what_is_pending_when_it_is_stopped_is_named() -> None:
         running.feed([("quick", None), ("stuck", None)])
         assert began.wait(30)
         running.stop()
-        taken = []
+        taken: list[TaskRow] = []
         while (found := running.pop_results(wait=True)) is not None:
             taken += found
-        assert (taken, list(running.pending.values())) == (["quick"], [("stuck", None)])
+        assert returned([taken]) == ["quick"]
+        assert [row.row for row in running.pending.values()] == ["stuck"]
 
 
 def test_a_resource_is_made_once_and_left() -> None:
@@ -148,7 +170,7 @@ def test_a_resource_is_made_once_and_left() -> None:
         events.append("left")
 
     with engine(lambda value, context: (value, context.resource), resource=resource) as running:
-        found = list(running.run(iter([[(number, None) for number in range(20)]])))
+        found = returned(running.run(iter([[(number, None) for number in range(20)]])))
     assert sorted(found) == [(number, "client") for number in range(20)]
     assert events == ["made", "left"]
 
@@ -185,12 +207,13 @@ def test_quick_rows_of_which_some_are_held_go_to_a_worker_several_at_a_time(
         sizes.extend(map(len, units))
         submit(self, units)
 
-    def held(row: FedRow, kept: Any) -> Any:
-        return "held" if row.value % 10 == 0 else None
+    def held(row: TaskRow, kept: Any) -> Any:
+        row.carried = row.row % 10 == 0
+        return row if row.carried else None
 
     monkeypatch.setattr(ThreadWorkers, "submit", noted)
     with engine(lambda number: number, held=held, not_before=not_before) as rows:
         found = [*rows.run([(number, None) for number in range(at, at + 100)] for at in range(0, 5_000, 100))]
-    assert found.count("held") == 500
+    assert [row.carried for some in found for row in some].count(True) == 500
     assert sum(sizes) == 5_000
     assert (max(sizes) > 1) == (not_before is None)

@@ -24,7 +24,7 @@ from keylane.errors import Fatal, HandlerError
 from keylane.spark.structured.dead_letters import dead_letter
 from keylane.spark.structured.parallel_map import RowMap
 from keylane.spark.structured.row_task import BATCH_BYTES, MapTask
-from keylane.spark.structured.rows import Outcome, RowReader
+from keylane.spark.structured.rows import RowReader, TaskRow
 from keylane.spark.structured.values import arrow_schema
 
 FAR_US = 1_795_758_790_815_000_000
@@ -99,7 +99,9 @@ def test_it_is_read_in_no_way(read: Any) -> None:
 
 def test_its_dead_letter_has_its_time() -> None:
     _, (row, _), _ = RowReader(IN, None).rows(batch())
-    letter = dead_letter(Outcome(row, None, ValueError("no"), 1, 0.0), "dead")
+    dead = TaskRow(row, None, 1)
+    dead.error = ValueError("no")
+    letter = dead_letter(dead, "dead")
     assert ("keylane.timestamp", str(FAR_US // 1000).encode()) in letter.headers
 
 

@@ -23,7 +23,6 @@ from keylane.flow.retries import backoff_s, delay_s
 from keylane.foreign_errors import is_final
 from keylane.spark.structured.carry_lists import CarryList, Lists, absolute
 from keylane.spark.structured.dead_letters import DeadLetters
-from keylane.spark.structured.rows import Outcome
 from keylane.spark.structured.told_lists import TellsAtStart, heard
 from keylane.telling import with_named_options
 
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import Row, SparkSession
 
-    from keylane.flow.outcomes import Outcome as Result
+    from keylane.flow.outcomes import Outcome
     from keylane.options import DeadLetter, Retries
-    from keylane.spark.structured.rows import FedRow
+    from keylane.spark.structured.rows import TaskRow
 
 BATCH_ID = "streaming.sql.batchId"
 """The local property under which Spark tells tasks the number of their batch."""
@@ -195,7 +194,7 @@ class TaskCarry:
     and are not due before."""
     _started: set[tuple[str, int, int]] = field(default_factory=set)
     _carried: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
-    _dead: list[Outcome] = field(default_factory=list)
+    _dead: list[TaskRow] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -219,13 +218,12 @@ class TaskCarry:
             return rows
         return [(row, key) for row, key in rows if not self.frozen.has(*_name(row))]
 
-    def held(self, fed: FedRow, kept: Result = None) -> Result:
-        """The outcome of a record that must not be tried now: it is not due, or waits for an earlier one of its key.
+    def held(self, fed: TaskRow, kept: Outcome = None) -> Outcome:
+        """The row itself, if its record must not be tried now: it is not due, or waits for an earlier one of its key.
         `kept` is what `not_before` says of it, which holds else: a `Later`, a `Failure`, or None."""
         if self.is_frozen:
             return kept
-        row, key = fed.value, fed.key()
-        name = _name(row)
+        name, key = _name(fed.row), fed.key()
         attempts, due_ms = self._before(name)
         now_ms = time.time() * 1000
         if isinstance(kept, Later):
@@ -243,41 +241,43 @@ class TaskCarry:
                 self._carried[name] = attempts, due_ms
         if is_first:
             self.on_first_call()
-        return kept if may_start else Outcome(row, None, None, 0, 0.0, key, carried=True)
+        if may_start:
+            return kept
+        fed.carried = True
+        return fed
 
-    def judged(self, outcome: Outcome) -> Outcome:
+    def judge(self, row: TaskRow) -> None:
         """A failure leaves the batch, unless it was the last attempt."""
-        if outcome.error is None or self.is_frozen:
-            return outcome
-        attempts = outcome.attempts = self._before(_name(outcome.row))[0] + 1
-        if not self.retries.allow(attempts) or self._is_last(outcome.error):
-            return outcome
-        outcome.carried = True
-        self._put_off(outcome, attempts)
-        return outcome
+        if row.error is None or self.is_frozen:
+            return
+        attempts = row.attempts = self._before(_name(row.row))[0] + 1
+        if not self.retries.allow(attempts) or self._is_last(row.error):
+            return
+        row.carried = True
+        self._put_off(row, attempts)
 
     def _is_last(self, error: BaseException) -> bool:
         return is_final(error) or self.retries.forbid(error)
 
-    def takes(self, outcome: Outcome) -> bool:
+    def takes(self, row: TaskRow) -> bool:
         """Whether the row leaves the batch: it is carried, or dead. Raises `HandlerError` when it may not."""
-        name = _name(outcome.row)
-        if outcome.carried:
+        name = _name(row.row)
+        if row.carried:
             if self.is_frozen:
                 raise InternalError(f"{name}: carried in a batch whose list is written")
-            if name in self._carried or self._leaves(outcome, name):
+            if name in self._carried or self._leaves(row, name):
                 return True
-        if outcome.error is None:
+        if row.error is None:
             return False
         if self.is_frozen:
             topic, partition, offset = name
             raise HandlerError(
                 f"{topic}-{partition}@{offset} failed in a replay of batch {self.batch}, whose carry-over list is "
-                f"written ({type(outcome.error).__name__}: {outcome.error}): start the query again"
-            ) from outcome.error
+                f"written ({type(row.error).__name__}: {row.error}): start the query again"
+            ) from row.error
         if self.carry_over.dead_letter is None:
             return False  # fails the batch
-        self._dead.append(outcome)
+        self._dead.append(row)
         return True
 
     def report(self) -> None:
@@ -286,39 +286,39 @@ class TaskCarry:
             return
         if self.carry_over.dead_letter is not None:
             with DeadLetters(self.carry_over.dead_letter.topic, self.carry_over.kafka) as letters:
-                for outcome in self._dead:
-                    letters.bury(outcome)
+                for row in self._dead:
+                    letters.bury(row)
         dead = frozenset(_name(one.row) for one in self._dead)
         went_by = None if self.last is None else self.last.batch
         report = TaskReport(self.batch, self.partition, dict(self._carried), dead, went_by)
         self.carry_over.report(report)
 
-    def _leaves(self, outcome: Outcome, name: tuple[str, int, int]) -> bool:
+    def _leaves(self, row: TaskRow, name: tuple[str, int, int]) -> bool:
         """Of a record that was not tried, or did not end in time: False when that was its last attempt."""
         attempts, due_ms = self._before(name)
         if name not in self._started:
-            blocked_ms = 0 if outcome.key is None else self._blocked.get(outcome.key, 0)
+            blocked_ms = 0 if (key := row.key()) is None else self._blocked.get(key, 0)
             self._carried[name] = (attempts, max(due_ms, blocked_ms))
             return True
-        outcome.attempts = attempts + 1
-        if self.retries.allow(outcome.attempts):
-            self._put_off(outcome, outcome.attempts)
+        row.attempts = attempts + 1
+        if self.retries.allow(row.attempts):
+            self._put_off(row, row.attempts)
             return True
-        outcome.error = TimeoutError(f"not ended within deadline_ms={self.carry_over.deadline_ms}")
+        row.error = TimeoutError(f"not ended within deadline_ms={self.carry_over.deadline_ms}")
         return False
 
-    def _put_off(self, outcome: Outcome, attempts: int) -> None:
+    def _put_off(self, row: TaskRow, attempts: int) -> None:
         """A record that was tried: it, and what follows of its key, is due after the delay of the retries."""
-        error, row = outcome.error, outcome.row
+        error = row.error
         if error is None:  # it had begun at the deadline
             wait_s = backoff_s(self.retries, attempts, random.random)
         else:
-            wait_s = delay_s(self.retries, attempts, error, row, random.random)
+            wait_s = delay_s(self.retries, attempts, error, row.row, random.random)
         due_ms = int(1000 * (time.time() + wait_s))
         with self._lock:
-            self._carried[_name(outcome.row)] = (attempts, due_ms)
-            if outcome.key is not None:
-                self._blocked[outcome.key] = due_ms
+            self._carried[_name(row.row)] = (attempts, due_ms)
+            if (key := row.key()) is not None:
+                self._blocked[key] = due_ms
 
     def _before(self, name: tuple[str, int, int]) -> tuple[int, int]:
         """Attempts so far, and when the record is due."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from keylane.kafka.bulk import BulkProducer
     from keylane.kafka.sizes import Limits
-    from keylane.spark.structured.rows import Outcome
+    from keylane.spark.structured.rows import TaskRow
 
 logger = logging.getLogger("keylane.spark")
 
@@ -49,12 +49,12 @@ def check_columns(columns: Mapping[str, str]) -> None:
             )
 
 
-def dead_letter(outcome: Outcome, topic: str) -> Output:
+def dead_letter(dead: TaskRow, topic: str) -> Output:
     """The record as it was, with the headers of `keylane.DeadLetter`."""
-    row, error = outcome.row, outcome.error
+    row, error = dead.row, dead.error
     if error is None:
-        raise InternalError(f"{name_of(row, outcome.number)}: dead, and nothing failed")
-    said = said_of(place_of(row), timestamp_ms_of(row), error, outcome.attempts)
+        raise InternalError(f"{name_of(row, dead.number)}: dead, and nothing failed")
+    said = said_of(place_of(row), timestamp_ms_of(row), error, dead.attempts)
     return Output(topic, column(row, "key"), column(row, "value"), [*as_it_was(headers_of(row)), *said])
 
 
@@ -82,14 +82,14 @@ class DeadLetters:
         """Those that the broker has acknowledged."""
         return 0 if self._producer is None else self._producer.delivered
 
-    def bury(self, outcome: Outcome) -> None:
+    def bury(self, dead: TaskRow) -> None:
         """Raises `HandlerError` for a record of the dead-letter topic itself, which would come back without end."""
-        name = name_of(outcome.row, outcome.number)
-        if (place := place_of(outcome.row)) is not None and place[0] == self._topic:
+        name = name_of(dead.row, dead.number)
+        if (place := place_of(dead.row)) is not None and place[0] == self._topic:
             raise HandlerError(
                 f"{name}: on_exhausted: the dead-letter topic is {self._topic!r}, which the query reads itself and "
                 "would feed without end: name another one"
-            ) from outcome.error
+            ) from dead.error
         logger.info("to the dead-letter topic %r: %s", self._topic, name)
         if self._producer is None:
             from keylane.kafka.bulk import BulkProducer
@@ -101,7 +101,7 @@ class DeadLetters:
             self._limits = Limits(self._settings)
             warn_of_letters(self._settings, self._topic)
         assert self._limits is not None
-        self._producer.produce(self._limits.fitted(dead_letter(outcome, self._topic)))
+        self._producer.produce(self._limits.fitted(dead_letter(dead, self._topic)))
 
     def acknowledged(self) -> None:
         """Waits until the broker has all. Raises `PeerError` when it does not take one."""

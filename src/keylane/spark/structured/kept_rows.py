@@ -163,18 +163,14 @@ class KeptRows:
         """Spark's checkpoint remembers."""
 
     def outcome(self, result: Outcome) -> tuple[list[Values], bytes]:
+        rows = self._returns.rows(result)
         try:
-            rows = self._returns.rows(result)
             return rows, self._outputs.kept(rows)
         except HandlerError as wrong:
             raise Fatal(str(wrong)) from None
 
     def outcomes(self, result: Outcome, count: int) -> list[tuple[Outcome, bytes]]:
-        try:
-            results = self._returns.of_each(result, count)
-        except HandlerError as wrong:
-            raise Fatal(str(wrong)) from None
-        return [self._outcome_in_batch(one) for one in results]
+        return [self._outcome_in_batch(one) for one in self._returns.of_each(result, count)]
 
     def _outcome_in_batch(self, result: Outcome) -> tuple[Outcome, bytes]:
         if isinstance(result, Exception):

@@ -1,7 +1,8 @@
 """Calls of the user's function on rows: what it gets, what it returns, and how long it took.
 
 The idea: `function_of` makes of the options one function that is the same for every kind of workers. It never raises:
-a call comes to an `Answered` or a `Failed`, with its time, which also travel from a worker process.
+a call comes to its row, with what the function returned and its time, or to a `Failed`; both also travel from a worker
+process.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from keylane.consumer.decoding import given_decoded, judged, kind_of_bytes, made_of, waits
 from keylane.consumer.tracing import around, noted, spans, wants_tracing
-from keylane.errors import Fatal, HandlerError, ProcessedError
+from keylane.errors import Fatal, ProcessedError
 from keylane.flow.outcomes import Failure
 from keylane.flow.workers import places
 from keylane.flow.workers.calls import failure_of
 from keylane.flow.workers.made import timed
 from keylane.options import is_coroutine_function, takes_context
 from keylane.records import PlainMessage, Record
-from keylane.spark.structured.rows import column, headers_of, place_of, replaced
+from keylane.spark.structured.rows import column, headers_of, place_of, replaced, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
@@ -34,15 +35,7 @@ if TYPE_CHECKING:
     from keylane.records import Context
     from keylane.spark.structured.row_engine import Handler
     from keylane.spark.structured.row_options import RowOptions
-    from keylane.spark.structured.rows import Returns, Values
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """What the function returned for a row: the rows that it becomes."""
-
-    values: list[Values]
-    seconds: float
+    from keylane.spark.structured.rows import Returns, TaskRow
 
 
 class Failed(Failure):
@@ -69,8 +62,8 @@ class Failed(Failure):
 
 
 def function_of(handler: Handler, options: RowOptions, returns: Returns, *, is_of_records: bool) -> Handler:
-    """A handler as the flow's: of a row and a context, or of a list of rows. `is_of_records`: the rows have the columns
-    of the source."""
+    """A handler as the flow's: of a `TaskRow` and a context, or of a list of them. `is_of_records`: the rows have the
+    columns of the source."""
     of_batches = options.batch is not None
     deserializers = {
         name: one for name, one in (("key", options.key_deserializer), ("value", options.value_deserializer)) if one
@@ -96,50 +89,61 @@ class RowCall:
     takes_context: bool
     returns: Returns
 
-    def one(self, row: Row, context: Context) -> Answered | Failed:
+    def one(self, row: TaskRow, context: Context) -> TaskRow | Failed:
         began = monotonic()
         try:
-            returned = self.handler(row, context) if self.takes_context else self.handler(row)
+            returned = self.handler(row.row, context) if self.takes_context else self.handler(row.row)
+            row.values = values = self.returns.rows(returned)
         except Exception as error:  # the row's failure
             return _failed(error, began)
-        return self._answered(returned, began)
+        row.size = size_of(values)
+        row.seconds = monotonic() - began
+        return row
 
-    async def one_async(self, row: Row, context: Context) -> Answered | Failed:
+    async def one_async(self, row: TaskRow, context: Context) -> TaskRow | Failed:
         began = monotonic()
         try:
-            returned = await (self.handler(row, context) if self.takes_context else self.handler(row))
+            returned = await (self.handler(row.row, context) if self.takes_context else self.handler(row.row))
+            row.values = values = self.returns.rows(returned)
         except Exception as error:  # as above
             return _failed(error, began)
-        return self._answered(returned, began)
+        row.size = size_of(values)
+        row.seconds = monotonic() - began
+        return row
 
-    def batch(self, rows: list[Row], context: Context) -> list[Answered | Failed]:
-        began = monotonic()
+    def batch(self, rows: list[TaskRow], context: Context) -> list[TaskRow | Failed]:
+        began, given = monotonic(), [row.row for row in rows]
         try:
-            returned = self.handler(rows, context) if self.takes_context else self.handler(rows)
+            returned = self.handler(given, context) if self.takes_context else self.handler(given)
         except Exception as error:  # the failure of all
             return [_failed(error, began, is_shared=len(rows) > 1)] * len(rows)
-        return self._all_answered(returned, len(rows), began)
+        return self._of_batch(rows, returned, began)
 
-    async def batch_async(self, rows: list[Row], context: Context) -> list[Answered | Failed]:
-        began = monotonic()
+    async def batch_async(self, rows: list[TaskRow], context: Context) -> list[TaskRow | Failed]:
+        began, given = monotonic(), [row.row for row in rows]
         try:
-            returned = await (self.handler(rows, context) if self.takes_context else self.handler(rows))
+            returned = await (self.handler(given, context) if self.takes_context else self.handler(given))
         except Exception as error:  # as above
             return [_failed(error, began, is_shared=len(rows) > 1)] * len(rows)
-        return self._all_answered(returned, len(rows), began)
+        return self._of_batch(rows, returned, began)
 
-    def _answered(self, returned: Outcome, began: float) -> Answered | Failed:
+    def _of_batch(self, rows: list[TaskRow], returned: Outcome, began: float) -> list[TaskRow | Failed]:
         try:
-            return Answered(self.returns.rows(returned), monotonic() - began)
-        except HandlerError as wrong:
-            return _failed(Fatal(str(wrong)), began)
+            results = self.returns.of_each(returned, len(rows))
+        except Fatal as wrong:
+            return [_failed(wrong, began)] * len(rows)
+        return [self._in_batch(row, one, began) for row, one in zip(rows, results, strict=True)]
 
-    def _all_answered(self, returned: Outcome, count: int, began: float) -> list[Answered | Failed]:
+    def _in_batch(self, row: TaskRow, returned: Outcome, began: float) -> TaskRow | Failed:
+        if isinstance(returned, Exception):
+            return _failed(returned, began)
         try:
-            results = self.returns.of_each(returned, count)
-        except HandlerError as wrong:
-            return [_failed(Fatal(str(wrong)), began)] * count
-        return [_failed(one, began) if isinstance(one, Exception) else self._answered(one, began) for one in results]
+            row.values = values = self.returns.rows(returned)
+        except Fatal as wrong:
+            return _failed(wrong, began)
+        row.size = size_of(values)
+        row.seconds = monotonic() - began
+        return row
 
 
 def _failed(error: Exception, began: float, *, is_shared: bool = False) -> Failed:

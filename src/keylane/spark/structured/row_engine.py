@@ -31,8 +31,8 @@ from keylane.flow.workers.calls import Function, as_it_is, as_told, resource_err
 from keylane.flow.workers.made import hand_over_to, make_workers
 from keylane.flow.workers.tuning import HOST
 from keylane.foreign_errors import one_line
-from keylane.options import Processes, Rates, is_coroutine_function, takes_context
-from keylane.spark.structured.rows import FedRow, row_arrives, row_departs
+from keylane.options import Processes, Rates, is_coroutine_function
+from keylane.spark.structured.rows import TaskRow, row_arrives, row_departs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,11 +44,12 @@ if TYPE_CHECKING:
     from keylane.records import Context, FailedAttempt
 
     Handler = Callable[..., Any]
-    Made = Callable[[FedRow, Outcome, int, float], Carried]
-    """Of a row; what the function returned, its last `Failure`, or what it was held for; the attempt; and how many
-    seconds ago it was handed over, where that came by the loop."""
-    Held = Callable[[FedRow, Outcome], Outcome]
-    """Of a row whose turn has come, and of what `not_before` says (a `Later`, a `Failure`, or None): None to run it."""
+    Settle = Callable[[TaskRow, Outcome, int, float], None]
+    """Notes in a row what it came to by the loop: what the function returned, its last `Failure`, or the row itself
+    where that has it already; the attempt; and how many seconds ago it was handed over."""
+    Held = Callable[[TaskRow, Outcome], Outcome]
+    """Of a row whose turn has come, and of what `not_before` says (a `Later`, a `Failure`, or None): None to run it,
+    the row itself to give it back."""
 
 logger = logging.getLogger("keylane.spark")
 
@@ -123,22 +124,20 @@ class RowEngine:
     def __init__(
         self,
         options: Flow,
-        made: Made,
+        settle: Settle,
         name_of: Callable[[Carried, int], str],
         held: Held | None = None,
         auto: Callable[[int], AutoLimit] = AutoLimit,
-        size_of: Callable[[Carried], int] = lambda _: 0,
         on_failure: Callable[[FailedAttempt], None] | None = None,
     ) -> None:
-        """`options.handler` gets the values that are fed; those with the same key run one after another, unless
-        unordered. `made` says what is given back for one, `name_of` how errors name it, and `auto` makes the automatic
-        limit, of at most so many; `size_of` says how many bytes something that is given back has. A row that `held`
-        gives a result for does not run. `on_failure` is told of each failed attempt, but for those that are given back.
+        """`options.handler` gets a `TaskRow`, notes in it what it came to, and returns it, or a `Failure`; rows with
+        the same key run one after another, unless unordered. `name_of` says how errors name what was fed, and `auto`
+        makes the automatic limit, of at most so many. A row that `held` gives a result for does not run. `on_failure`
+        is told of each failed attempt, but for those that are given back.
         """
-        self._made = made
+        self._settle = settle
         self._name_of = name_of
-        self._results: deque[tuple[int, Carried, int]] = deque()
-        self._size_of = size_of
+        self._results: deque[TaskRow] = deque()
         self._answer_bytes = 0
         """Of the large ones among the results."""
         self._answers = threading.Lock()
@@ -148,8 +147,10 @@ class RowEngine:
         self._over = False
         """Whether nothing more comes."""
         self._there = threading.Event()
+        self._is_woken = False
+        """Whether that is set for the results: once is enough."""
         self._next = 0
-        self.pending: dict[int, tuple[Carried, bytes | None]] = {}
+        self.pending: dict[int, TaskRow] = {}
         """What was fed and has not come back, by number, in that order."""
         self.bytes_a_row = 0.0
         """About; the task's thread may set it."""
@@ -172,7 +173,7 @@ class RowEngine:
             random=random.Random().random,
             notes=FAILURES,
             counters=self.counters,
-            view=_value_of,
+            view=_row_of,
             on_failure=on_failure,
             auto=auto,
         )
@@ -187,12 +188,11 @@ class RowEngine:
         held, so that several quick rows may be one hand-over; of batches, and from processes, results come by the loop.
         """
         call, not_before = options.handler, options.not_before
-        view: Callable[[Carried], Carried] = _value_of
         if _is_direct(options):
             in_call, held = (held, None) if not_before is None else (None, held)
-            call, view = self._giving(call, in_call), as_it_is
-            not_before = not_before and partial(_of_value, not_before)
-        rest = (call, view, as_it_is, _each, options.resource, not_before, row_departs, row_arrives)
+            call = self._giving(call, in_call)
+        timed = not_before and partial(_of_row, not_before)
+        rest = (call, None, as_it_is, _each, options.resource, timed, row_departs, row_arrives)
         return Function(*rest) if held is None else _RowFunction(*rest, held=held)
 
     @property
@@ -207,8 +207,8 @@ class RowEngine:
         self.stop()
         self._thread.join()
 
-    def run(self, feeds: Iterator[Iterable[tuple[Carried, bytes | None]]]) -> Iterator[Carried]:
-        """What the handlers return for all that the feeds give, as it comes; ends early when it was stopped."""
+    def run(self, feeds: Iterator[Iterable[tuple[Carried, bytes | None]]]) -> Iterator[list[TaskRow]]:
+        """All that the feeds give, as it comes back, some at a time; ends early when it was stopped."""
         for rows in feeds:
             self.feed(rows)
             if self._begun is not None and self.pending:
@@ -217,12 +217,12 @@ class RowEngine:
                 results = self.pop_results(wait=self._is_full)
                 if results is None:
                     return
-                yield from results
+                yield results
                 if not self._is_full:
                     break
         self._inbox.put(_NO_MORE)
         while self.pending and (results := self.pop_results(wait=True)) is not None:
-            yield from results
+            yield results
 
     @property
     def _is_full(self) -> bool:
@@ -233,32 +233,30 @@ class RowEngine:
 
     def feed(self, rows: Iterable[tuple[Carried, bytes | None]]) -> None:
         """Hand over values with their keys."""
-        fed = []
-        for value, key in rows:
-            fed.append(FedRow(value, key, self._next))
-            self.pending[self._next] = (value, key)
-            self._next += 1
+        fed = [TaskRow(value, key, number) for number, (value, key) in enumerate(rows, self._next)]
+        self.pending.update(zip(range(self._next, self._next + len(fed)), fed, strict=True))
+        self._next += len(fed)
         self._inbox.put(fed)
 
     def stop(self) -> None:
         """Any thread: start nothing more, and cancel what can be cancelled; what is pending then does not come back."""
         self._inbox.put(_STOP)
 
-    def pop_results(self, *, wait: bool) -> list[Carried] | None:
-        """What handlers have returned; with `wait`, at least one. None once it was stopped and all is taken.
+    def pop_results(self, *, wait: bool) -> list[TaskRow] | None:
+        """Rows that are through; with `wait`, at least one. None once it was stopped and all is taken.
 
         Raises what the engine failed with: a resource that could not be made.
         """
         if wait:
             self._wait_for(max(1, min(WORTH_WAKING, len(self.pending))))
         over = self._over
-        results: list[Carried] = []
+        results: list[TaskRow] = []
         while self._results:
-            number, result, size = self._results.popleft()
-            del self.pending[number]
-            results.append(result)
-            if size:
-                self._count_answer(-size)
+            row = self._results.popleft()
+            del self.pending[row.number]
+            results.append(row)
+            if row.size >= LARGE_BYTES:
+                self._count_answer(-row.size)
         if results or not over:
             return results
         self._thread.join()
@@ -274,15 +272,20 @@ class RowEngine:
         while len(begun) < self._first_calls and not self._over:
             if not self._there.wait(FIRST_CALLS_S) and begun:
                 break
-            self._there.clear()
+            self._forget()
         self._begun = None
 
     def _wait_for(self, count: int) -> None:
         """Until there are so many results, or nothing more comes: also because those that wait are too many bytes."""
         self._wanted = count
         while len(self._results) < count and not self._over and not self._is_held and self._there.wait():
-            self._there.clear()
+            self._forget()
         self._wanted = math.inf
+
+    def _forget(self) -> None:
+        """That something was there: before it is looked for."""
+        self._is_woken = False
+        self._there.clear()
 
     @property
     def _is_held(self) -> bool:
@@ -292,32 +295,36 @@ class RowEngine:
     # --- the workers' ---
 
     def _giving(self, handler: Handler, held: Held | None) -> Handler:
-        """The handler, whose result goes to the task's thread; what failed goes to the flow. A row that is held does
-        not reach it."""
-        takes = takes_context(handler)
+        """The handler, whose rows go to the task's thread; what failed goes to the flow. A row that is held does not
+        reach it. Flat: a quick handler may take less time than one more call."""
+        results = self._results
 
-        def call(row: FedRow, context: Context) -> Failure | None:
+        def call(row: TaskRow, context: Context) -> Failure | None:
             if (begun := self._begun) is not None:
                 self._begin(begun)
-            if held is not None and (kept := held(row, None)) is not None:
-                self._give(row, kept)
-                return None
-            result = handler(row.value, context) if takes else handler(row.value)
-            if isinstance(result, Failure):
-                return result
-            self._give(row, self._made(row, result, context.attempt, 0.0))
+            if held is None or held(row, None) is None:
+                result = handler(row, context)
+                if result is not row:
+                    failed: Failure = result
+                    return failed
+                row.attempts = context.attempt
+            results.append(row)
+            if row.size >= LARGE_BYTES or (len(results) >= self._wanted and not self._is_woken):
+                self._tell_of(row)
             return None
 
-        async def call_async(row: FedRow, context: Context) -> Failure | None:
+        async def call_async(row: TaskRow, context: Context) -> Failure | None:
             if (begun := self._begun) is not None:
                 self._begin(begun)
-            if held is not None and (kept := held(row, None)) is not None:
-                self._give(row, kept)
-                return None
-            result = await (handler(row.value, context) if takes else handler(row.value))
-            if isinstance(result, Failure):
-                return result
-            self._give(row, self._made(row, result, context.attempt, 0.0))
+            if held is None or held(row, None) is None:
+                result = await handler(row, context)
+                if result is not row:
+                    failed: Failure = result
+                    return failed
+                row.attempts = context.attempt
+            results.append(row)
+            if row.size >= LARGE_BYTES or (len(results) >= self._wanted and not self._is_woken):
+                self._tell_of(row)
             return None
 
         return call_async if is_coroutine_function(handler) else call
@@ -327,14 +334,12 @@ class RowEngine:
         if len(begun) >= self._first_calls:
             self._there.set()
 
-    def _give(self, row: FedRow, result: Carried) -> None:
-        size = self._size_of(result)
-        if size < LARGE_BYTES:
-            size = 0
-        else:
-            self._count_answer(size)
-        self._results.append((row.number, result, size))
-        if len(self._results) >= self._wanted or self._is_held:
+    def _tell_of(self, row: TaskRow) -> None:
+        """It is among the results: wake the task's thread where that is due."""
+        if is_large := row.size >= LARGE_BYTES:
+            self._count_answer(row.size)
+        if len(self._results) >= self._wanted or (is_large and self._is_held):
+            self._is_woken = True
             self._there.set()
 
     def _count_answer(self, size: int) -> None:
@@ -402,7 +407,10 @@ class RowEngine:
             return
         if (begun := self._begun) is not None:
             self._begin(begun)
-        self._give(item.payload, self._made(item.payload, outcome, item.attempt, now - item.since))
+        row: TaskRow = item.payload
+        self._settle(row, outcome, item.attempt, now - item.since)
+        self._results.append(row)
+        self._tell_of(row)
         self._flow.release(item, now)
 
     def _checks(self, now: float) -> list[float]:
@@ -441,7 +449,7 @@ class RowEngine:
 
     def _name(self, number: int) -> str:
         fed = self.pending.get(number)
-        return f"row {number + 1} of its task" if fed is None else self._name_of(fed[0], number)
+        return f"row {number + 1} of its task" if fed is None else self._name_of(fed.row, number)
 
 
 def _is_direct(options: Flow) -> bool:
@@ -449,12 +457,12 @@ def _is_direct(options: Flow) -> bool:
     return options.batch is None and not isinstance(options.workers, Processes)
 
 
-def _value_of(row: FedRow) -> Carried:
-    return row.value
+def _row_of(row: TaskRow) -> Carried:
+    return row.row
 
 
-def _of_value(not_before: Callable[[Carried], float | None], row: FedRow) -> float | None:
-    return not_before(row.value)
+def _of_row(not_before: Callable[[Carried], float | None], row: TaskRow) -> float | None:
+    return not_before(row.row)
 
 
 def _now(_: Carried) -> None:

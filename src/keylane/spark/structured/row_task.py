@@ -1,6 +1,6 @@
 """`MapTask`: what one Spark task of `parallel_map` does with its rows, from Arrow batches to Arrow batches.
 
-The idea: rows go through a `RowEngine` and come back as `Outcome`s in the order in which they end. What failed for the
+The idea: rows go through a `RowEngine` and come back as `TaskRow`s in the order in which they end. What failed for the
 last time is judged here, on the task's own thread: it fails the task, is left out, becomes a dead letter, or a row.
 """
 
@@ -28,9 +28,9 @@ from keylane.records import FailedAttempt
 from keylane.spark.structured.dead_letters import DeadLetters
 from keylane.spark.structured.kept_rows import KeptRows
 from keylane.spark.structured.ordering import sorted_here
-from keylane.spark.structured.row_calls import Answered, Failed, function_of
+from keylane.spark.structured.row_calls import Failed, function_of
 from keylane.spark.structured.row_engine import CLOSE_S, FAILURES, RowEngine
-from keylane.spark.structured.rows import RECORD, Outcome, Returns, RowReader, RowWriter, name_of, size_of
+from keylane.spark.structured.rows import RECORD, Returns, RowReader, RowWriter, TaskRow, name_of, size_of
 from keylane.spark.structured.worker_gc import spare_modules_from_gc
 
 if TYPE_CHECKING:
@@ -40,12 +40,15 @@ if TYPE_CHECKING:
     from pyspark.sql import Row
 
     from keylane.flow.failures import FailureKind
-    from keylane.flow.outcomes import Outcome as Result
+    from keylane.flow.outcomes import Outcome
     from keylane.options import Retries
     from keylane.records import FailureOutcome
     from keylane.spark.structured.carry_over import TaskCarry
     from keylane.spark.structured.row_options import RowOptions
-    from keylane.spark.structured.rows import FedRow, Values
+    from keylane.spark.structured.rows import Values
+
+    Emitted = tuple[Values, TaskRow]
+    """Values that go to Spark, and the row that they are of."""
 
 logger = logging.getLogger("keylane.spark")
 
@@ -94,8 +97,8 @@ class MapTask:
         with run, run.dead_letters as letters:
             output = _Output(run, RowWriter(self.output), letters)
             sort_by = options.sorted_by if self.is_of_stream else ()
-            for outcome in run.outcomes(batches, sort_by):
-                output.add(outcome)
+            for rows in run.outcomes(batches, sort_by):
+                output.add(rows)
                 if output.is_full:
                     yield from output.take()
             rest = output.take()
@@ -112,17 +115,16 @@ class _Output:
         self._run = run
         self._writer = writer
         self._letters = letters
-        self._rows: list[tuple[Values, Outcome]] = []
+        self._rows: list[Emitted] = []
         self._bytes = 0
 
     @property
     def is_full(self) -> bool:
         return len(self._rows) >= BATCH_ROWS or self._bytes >= BATCH_BYTES
 
-    def add(self, outcome: Outcome) -> None:
-        for values in self._run.emitted(outcome, self._letters):
-            self._rows.append((values, outcome))
-            self._bytes += size_of(values)
+    def add(self, rows: list[TaskRow]) -> None:
+        self._rows += self._run.emitted(rows, self._letters)
+        self._bytes += sum([row.size for row in rows])
 
     def take(self) -> list[pa.RecordBatch]:
         """Once dead letters are acknowledged. Raises what a row fails its task with."""
@@ -132,7 +134,7 @@ class _Output:
             self._letters.acknowledged()
         return made
 
-    def _batches(self, rows: list[tuple[Values, Outcome]]) -> list[pa.RecordBatch]:
+    def _batches(self, rows: list[Emitted]) -> list[pa.RecordBatch]:
         """In parts of bounded size: a row may have become many. A row with a value that is not of its column's type has
         failed, and what becomes of it is as for any other."""
         made = []
@@ -143,27 +145,27 @@ class _Output:
                 made += self._batches(self._without_misfits(part))
         return made
 
-    def _without_misfits(self, rows: list[tuple[Values, Outcome]]) -> list[tuple[Values, Outcome]]:
-        failed: dict[int, list[tuple[Values, Outcome]]] = {}
-        for values, outcome in rows:
-            if id(outcome) in failed:
+    def _without_misfits(self, rows: list[Emitted]) -> list[Emitted]:
+        failed: dict[int, list[Emitted]] = {}
+        for values, row in rows:
+            if row.number in failed:
                 continue
             try:
                 self._writer.batch([values])
             except HandlerError as error:
-                again = self._run.emitted_of_misfit(outcome, error, self._letters)
-                failed[id(outcome)] = [(one, outcome) for one in again]
-        rest = [pair for pair in rows if id(pair[1]) not in failed]
+                failed[row.number] = self._run.emitted_of_misfit(row, error, self._letters)
+        rest = [pair for pair in rows if pair[1].number not in failed]
         return rest + [pair for some in failed.values() for pair in some]
 
 
-def _parts(rows: list[tuple[Values, Outcome]]) -> Iterator[list[tuple[Values, Outcome]]]:
-    part: list[tuple[Values, Outcome]] = []
+def _parts(rows: list[Emitted]) -> Iterator[list[Emitted]]:
+    part: list[Emitted] = []
     size = 0
     for pair in rows:
+        values, row = pair
         part.append(pair)
-        size += size_of(pair[0])
-        if size >= BATCH_BYTES:
+        size += row.size if row.values is not None and len(row.values) == 1 else size_of((values,))
+        if size >= BATCH_BYTES or len(part) >= BATCH_ROWS:
             yield part
             part, size = [], 0
     if part:
@@ -191,11 +193,10 @@ class RowRun:
             retries = _before_it_leaves(options)
         self._engine = RowEngine(
             flow_of(options, handler=handler, around=None, retries=retries, resource=resource),
-            self._made,
+            self._settle,
             name_of,
             held=None if carry is None else carry.held,
             auto=partial(limit_of, options.counts.step),
-            size_of=_size_of,
             on_failure=None if self._on_failure is None else self._on_failure.tell,
         )
         self._processed = self._skipped = self._put_off = 0
@@ -212,8 +213,8 @@ class RowRun:
         rule = self._options.on_exhausted
         return DeadLetters(rule.topic, self._options.kafka or {}) if isinstance(rule, DeadLetter) else nullcontext()
 
-    def outcomes(self, batches: Iterator[pa.RecordBatch], sort_by: tuple[str, ...]) -> Iterator[Outcome]:
-        """Every row's outcome, as they come; the rows are sorted first by the columns `sort_by`."""
+    def outcomes(self, batches: Iterator[pa.RecordBatch], sort_by: tuple[str, ...]) -> Iterator[list[TaskRow]]:
+        """Every row with what became of it, as they come; the rows are sorted first by the columns `sort_by`."""
         engine, carry = self._engine, self._carry
         if sort_by:
             batches = sorted_here(batches, sort_by, _MANY)
@@ -224,8 +225,11 @@ class RowRun:
             feeds = map(self._kept.begin, feeds)
         with engine, _stopped_in_time(engine, carry):
             yield from engine.run(feeds)
-        for row, key in [*engine.pending.values(), *(row for rows in feeds for row in rows)]:
-            yield Outcome(row, None, None, 0, 0.0, key, carried=True)  # of a batch that came to its deadline
+        pending = [(row.row, row.key(), row.number) for row in engine.pending.values()]  # a call may still run in those
+        for row, key, number in [*pending, *((*pair, -1) for rows in feeds for pair in rows)]:
+            left = TaskRow(row, key, number)  # of a batch that came to its deadline
+            left.carried = True
+            yield [left]
 
     def _rows_of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[tuple[Row, bytes | None]]]:
         """Few rows at a time, of which the first run while the others are made; fewer where they are large."""
@@ -236,27 +240,28 @@ class RowRun:
                 self._engine.bytes_a_row = size
                 yield self._reader.rows(batch.slice(start, count))
 
-    def _made(self, fed: FedRow, result: Result, attempt: int, since_s: float) -> Outcome:
-        """The workers' and the loop's: what a row came to."""
-        if isinstance(result, Outcome):
-            return result  # it was held
-        seconds = result.seconds if isinstance(result, Answered | Failed) else since_s
-        values = result.values if isinstance(result, Answered) else None
-        error = result.error if isinstance(result, Failure) else None
-        outcome = Outcome(fed.value, values, error, attempt, seconds, fed.key(), number=fed.number)
-        if self._carry is not None:
-            outcome = self._carry.judged(outcome)
-        self._tell_failed(outcome)
-        return outcome
+    def _settle(self, row: TaskRow, result: Outcome, attempt: int, since_s: float) -> None:
+        """The loop's: what a row came to that its worker has not given to the task's thread."""
+        if row.carried:
+            return  # it was held
+        row.attempts = attempt
+        if isinstance(result, Failure):
+            row.error = result.error
+            row.seconds = result.seconds if isinstance(result, Failed) else since_s
+            if self._carry is not None:
+                self._carry.judge(row)
+            self._tell_failed(row)
+        else:
+            row.values, row.size, row.seconds = result.values, result.size, result.seconds
 
-    def _tell_failed(self, outcome: Outcome) -> None:
+    def _tell_failed(self, row: TaskRow) -> None:
         """User code hears of a last attempt that failed."""
-        if self._on_failure is not None and outcome.error is not None:
-            self._on_failure.tell(FailedAttempt(outcome.row, outcome.error, outcome.attempts, self._fate_of(outcome)))
+        if self._on_failure is not None and row.error is not None:
+            self._on_failure.tell(FailedAttempt(row.row, row.error, row.attempts, self._fate_of(row)))
 
-    def _fate_of(self, outcome: Outcome) -> FailureOutcome:
+    def _fate_of(self, row: TaskRow) -> FailureOutcome:
         """What becomes of a row that has failed, as `emitted` has it."""
-        if outcome.carried:
+        if row.carried:
             return "carried_over"
         if isinstance(self._options.on_exhausted, DeadLetter):
             return "dead_lettered"
@@ -266,35 +271,42 @@ class RowRun:
             return "skipped"
         return "returned" if self._options.outcome else "halted"
 
-    def emitted(self, outcome: Outcome, letters: DeadLetters | None) -> list[Values]:
-        """The rows for Spark. Raises `HandlerError` for a row that fails its task."""
-        if self._carry is not None and self._carry.takes(outcome):
-            self._put_off += outcome.carried and outcome.error is not None
-            return []
-        if outcome.values is not None:
-            self._processed += 1
-            if not self._options.outcome:
-                return outcome.values
-            return [(*values, None, outcome.attempts, outcome.seconds) for values in outcome.values]
-        error, name = outcome.error, name_of(outcome.row, outcome.number)
+    def emitted(self, rows: list[TaskRow], letters: DeadLetters | None) -> list[Emitted]:
+        """What goes to Spark of them. Raises `HandlerError` for a row that fails its task."""
+        emitted: list[Emitted] = []
+        for row in rows:
+            if self._carry is not None and self._carry.takes(row):
+                self._put_off += row.carried and row.error is not None
+            elif row.values is None:
+                emitted += self._emitted_of_failed(row, letters)
+            else:
+                self._processed += 1
+                for values in row.values:
+                    emitted.append(
+                        ((*values, None, row.attempts, row.seconds) if self._options.outcome else values, row)
+                    )
+        return emitted
+
+    def _emitted_of_failed(self, row: TaskRow, letters: DeadLetters | None) -> list[Emitted]:
+        error, name = row.error, name_of(row.row, row.number)
         text = "" if error is None else f"{short_class_of(error)}: {text_of(error)}"
         if letters is not None:
-            letters.bury(outcome)
+            letters.bury(row)
         elif isinstance(self._options.on_exhausted, Skip):
             self._skipped += 1
             logger.info("skipped %s", name)
         elif not self._options.outcome:
-            raise HandlerError(f"{name}: failed after {outcome.attempts} attempts: {text}") from error
-        return [(*self._nothing, text, outcome.attempts, outcome.seconds)] if self._options.outcome else []
+            raise HandlerError(f"{name}: failed after {row.attempts} attempts: {text}") from error
+        return [((*self._nothing, text, row.attempts, row.seconds), row)] if self._options.outcome else []
 
-    def emitted_of_misfit(self, outcome: Outcome, error: HandlerError, letters: DeadLetters | None) -> list[Values]:
+    def emitted_of_misfit(self, row: TaskRow, error: HandlerError, letters: DeadLetters | None) -> list[Emitted]:
         """The same for a row whose values are not of their columns' types. It has run, and does not run again."""
-        if outcome.values is None or self._kept is not None:
+        if row.values is None or self._kept is not None:
             raise error
         self._processed -= 1
-        outcome.values, outcome.error = None, Fatal(str(error))
-        self._tell_failed(outcome)
-        return self.emitted(outcome, letters)
+        row.values, row.size, row.error = None, 0, Fatal(str(error))
+        self._tell_failed(row)
+        return self.emitted([row], letters)
 
     def snapshot(self, before: tuple[FailureKind, ...], letters: DeadLetters | None) -> Snapshot:
         """What the task has done; `before` it had failed so often in this process."""
@@ -312,10 +324,6 @@ class RowRun:
             handler_latency=self._engine.latency,
             failures=_since(before),
         )
-
-
-def _size_of(outcome: Outcome) -> int:
-    return size_of(outcome.values or ())
 
 
 def flow_of(options: RowOptions, **changes: Any) -> Flow:
