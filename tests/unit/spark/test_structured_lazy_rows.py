@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import operator
 import pickle
 import sys
@@ -28,8 +27,6 @@ from pyspark.sql.types import (
 )
 
 import keylane
-from keylane.flow import core
-from keylane.flow.admission import HandOver
 from keylane.spark.structured import rows
 from keylane.spark.structured.parallel_map import RowMap
 from keylane.spark.structured.row_task import MapTask
@@ -98,6 +95,8 @@ def test_it_is_a_row_as_sparks_own() -> None:
         [one, (8,)],
     )
     assert (repr(one), len(one), "at" in one) == (repr(same), 5, True)
+    text = "%s %s %r %s %s"
+    assert text % one == text % tuple(same)
     assert (one.count("c"), one.index(VALUES[1])) == (1, 1)  # tuple's, as Row has them: not the column
     hashed = Row(at=VALUES[1])
     ((other, _),) = RowReader(StructType([SCHEMA["at"]]), None).rows(
@@ -149,17 +148,16 @@ async def quick_async(row: Any) -> Any:
 
 
 @pytest.mark.parametrize("function", [quick, quick_async])
-def test_few_functions_are_called_for_each_row(monkeypatch: pytest.MonkeyPatch, function: Any) -> None:
-    """Quick rows take less time in the user's function than in keylane's."""
-    monkeypatch.setattr(HandOver, "_at_a_time", lambda *_: 10)
-    monkeypatch.setattr(core, "RECALL_S", math.inf)
+def test_few_functions_are_called_for_each_row(function: Any) -> None:
+    """How many there are for each hand-over depends on how quick the machine is now, and does not count here."""
     count, calls = 2_000, Counter[str]()
     schema, returns = StructType([StructField("id", LongType())]), StructType([StructField("n", LongType())])
     batch = pa.RecordBatch.from_arrays([pa.array(range(count))], ["id"])
-    root = str(Path(keylane.__file__).parent)
+    root = Path(keylane.__file__).parent
+    of_rows = (str(root / "spark"), str(root / "records.py"))
 
     def counted(frame: Any, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(root):
+        if event == "call" and frame.f_code.co_filename.startswith(of_rows):
             calls[frame.f_code.co_name] += 1
 
     threading.setprofile(counted)
@@ -170,5 +168,4 @@ def test_few_functions_are_called_for_each_row(monkeypatch: pytest.MonkeyPatch, 
         sys.setprofile(None)
         threading.setprofile(None)
     assert sum(one.num_rows for one in made) == count
-    assert len([name for name, times in calls.items() if times >= count]) <= 6, calls
-    assert sum(calls.values()) <= 8 * count, calls
+    assert sum(calls.values()) < 7 * count, calls

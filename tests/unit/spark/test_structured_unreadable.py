@@ -105,6 +105,17 @@ def test_its_dead_letter_has_its_time() -> None:
     assert ("keylane.timestamp", str(FAR_US // 1000).encode()) in letter.headers
 
 
+def test_the_dead_letter_of_a_string_that_is_no_text_has_its_bytes() -> None:
+    schema = StructType([StructField("key", StringType()), StructField("value", StringType())])
+    columns = [pa.array([one], pa.binary()).view(pa.string()) for one in (b"k", b"\xff\x00")]
+    ((row, _),) = RowReader(schema, None).rows(pa.RecordBatch.from_arrays(columns, ["key", "value"]))
+    assert (row.key, row.value) == ("k", "\ufffd\x00")
+    dead = TaskRow(row, None, 1)
+    dead.error = ValueError("no")
+    letter = dead_letter(dead, "dead")
+    assert (letter.key, letter.value) == (b"k", b"\xff\x00")
+
+
 def wrong(row: Any) -> Any:
     return [{"n": 1}, {"n": "text"}] if row.offset == 8 else {"n": row.offset}
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from keylane.consumer.dead_letters import as_it_was, said_of
 from keylane.errors import HandlerError, InternalError, UsageError
 from keylane.records import Output
-from keylane.spark.structured.rows import column, headers_of, name_of, place_of, timestamp_ms_of
+from keylane.spark.structured.rows import bytes_of, headers_of, name_of, place_of, timestamp_ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +55,7 @@ def dead_letter(dead: TaskRow, topic: str) -> Output:
     if error is None:
         raise InternalError(f"{name_of(row, dead.number)}: dead, and nothing failed")
     said = said_of(place_of(row), timestamp_ms_of(row), error, dead.attempts)
-    return Output(topic, column(row, "key"), column(row, "value"), [*as_it_was(headers_of(row)), *said])
+    return Output(topic, bytes_of(row, "key"), bytes_of(row, "value"), [*as_it_was(headers_of(row)), *said])
 
 
 class DeadLetters:

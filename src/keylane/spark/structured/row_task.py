@@ -101,7 +101,7 @@ class MapTask:
                 output.add(rows)
                 if output.is_full:
                     yield from output.take()
-            rest = output.take()
+            rest = [*output.take()]
             if carry is not None:
                 carry.report()
             options.counts.add(run.snapshot(before, letters))
@@ -126,24 +126,28 @@ class _Output:
         self._rows += self._run.emitted(rows, self._letters)
         self._bytes += sum([row.size for row in rows])
 
-    def take(self) -> list[pa.RecordBatch]:
-        """Once dead letters are acknowledged. Raises what a row fails its task with."""
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """Once dead letters are acknowledged, one after another. Raises what a row fails its task with."""
         rows, self._rows, self._bytes = self._rows, [], 0
-        made = self._batches(rows)
+        for made in self._batches(rows):
+            self._acknowledge()
+            yield made
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
         if self._letters is not None:
             self._letters.acknowledged()
-        return made
 
-    def _batches(self, rows: list[Emitted]) -> list[pa.RecordBatch]:
+    def _batches(self, rows: list[Emitted]) -> Iterator[pa.RecordBatch]:
         """In parts of bounded size: a row may have become many. A row with a value that is not of its column's type has
         failed, and what becomes of it is as for any other."""
-        made = []
         for part in _parts(rows):
             try:
-                made.append(self._writer.batch([values for values, _ in part]))
+                made = self._writer.batch([values for values, _ in part])
             except HandlerError:
-                made += self._batches(self._without_misfits(part))
-        return made
+                yield from self._batches(self._without_misfits(part))
+            else:
+                yield made
 
     def _without_misfits(self, rows: list[Emitted]) -> list[Emitted]:
         failed: dict[int, list[Emitted]] = {}

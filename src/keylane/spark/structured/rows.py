@@ -105,6 +105,13 @@ class Unread:
         """Only what cannot be read travels."""
         return Unread, (self.column, _not_here, self.stored)
 
+    def __str__(self) -> str:
+        """For what formats a tuple: the value's."""
+        return str(self.read())
+
+    def __repr__(self) -> str:
+        return repr(self.read())
+
     def read(self) -> Any:
         """Raises `Fatal` for a value that Python does not have."""
         if self._value is _NOT_YET:
@@ -297,6 +304,13 @@ def name_of(row: Row, number: int) -> str:
 def column(row: Row, name: str) -> Any:
     """None where the row has no such column."""
     return row[name] if name in row.__fields__ else None
+
+
+def bytes_of(row: Row, name: str) -> Any:
+    """The column of strings or binary values as Spark has it, whose strings may hold any bytes; None where there is no
+    such column."""
+    found = as_stored(row)[row.__fields__.index(name)] if name in row.__fields__ else None
+    return found.stored if isinstance(found, Unread) else found
 
 
 def timestamp_ms_of(row: Row) -> int | None:
