@@ -7,6 +7,7 @@ import datetime
 import os
 import time
 from contextlib import contextmanager
+from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from keylane.spark import parallel_map
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -34,6 +36,18 @@ def test_rows_become_none_one_or_many(spark: SparkSession) -> None:
     expected = [n for n in range(300) for _ in range(n % 3 if n % 2 else min(1, n % 3))]
     assert sorted(row.number for row in found) == expected
     assert all(row.text == str(row.number) for row in found)
+
+
+def test_a_function_takes_along_the_modules_beside_its_program(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executors have no path to them. What the function holds of Spark's own comes along as ever."""
+    (tmp_path / "rules_beside_the_program.py").write_text("def doubled(number): return 2 * number")
+    monkeypatch.syspath_prepend(tmp_path)
+    rules = import_module("rules_beside_the_program")
+    offset = spark.sparkContext.broadcast(100)
+    step = parallel_map(lambda row: (rules.doubled(row.id) + offset.value,), "number bigint")
+    assert [row.number for row in spark.range(3).transform(step).collect()] == [100, 102, 104]
 
 
 def test_values_are_sparks_own_in_both_directions(spark: SparkSession) -> None:
