@@ -236,7 +236,7 @@ def last_word(snapshot: Snapshot | None) -> str:
     if snapshot is None:
         return ""
     if (oldest := snapshot.oldest) is not None:
-        which = f"{snapshot.in_flight} records in handlers, the oldest {oldest.topic}-{oldest.partition}"
+        which = f"{snapshot.in_flight} in handlers, the oldest {oldest.topic}-{oldest.partition}"
         return f" (its last word: {which} offset {oldest.offset})"
     waiting = [
         f"{one.topic}-{one.partition} from offset {one.base} on"

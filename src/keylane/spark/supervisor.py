@@ -430,7 +430,7 @@ class Supervisor:
                 lane, PeerError(f"lane {lane.lane}'s Spark job was cancelled from outside the query: {text}"), now
             )
         else:
-            self._failed(lane, PeerError(f"lane {lane.lane} died: {text}{lane.last_word}"), now)
+            self._failed(lane, PeerError(f"lane {lane.lane} died{lane.last_word}: {text}"), now)
 
     # Failures.
 

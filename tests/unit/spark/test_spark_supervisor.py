@@ -525,10 +525,10 @@ def test_a_process_that_a_handler_ended_is_told_with_its_last_word(
         query.jobs.of(0, launch).on_end(DIED)
     assert other.receive(PATIENCE_S) == "stop"
     query.finish(other, 1)
-    says = r"lane 0 died: .* \(its last word: 3 records in handlers, the oldest t-0 offset 18\)$"
+    says = r"lane 0 died \(its last word: 3 in handlers, the oldest t-0 offset 18\): Python worker"
     with pytest.raises(PeerError, match=says):
         query.handle.awaitTermination(PATIENCE_S)
-    assert "(its last word: t-0 from offset 17 on was next); it starts again" in caplog.text
+    assert "lane 0 died (its last word: t-0 from offset 17 on was next): Python" in caplog.text
 
 
 @pytest.mark.parametrize(
