@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import sys
 import threading
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from keylane.cli.arguments import assignment, seconds, spark_master
 from keylane.cli.asking import add_offsets_servers, offsets_servers_of
 from keylane.cli.exits import EXIT_INTERRUPTED
+from keylane.cli.grace import short_grace
 from keylane.consumer.snapshot import Snapshot
 from keylane.desk import TOKEN_VARIABLE
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from keylane.demo.stop import StopRequest
     from keylane.kafka.group_standing import Standing
     from keylane.pipeline import Pipeline
+
+logger = logging.getLogger("keylane.cli")
 
 DESCRIPTION = """\
 Runs the keylane.Pipeline that FILE assigns at its top level. Without --available-now it runs until Ctrl-C or SIGTERM;
@@ -97,6 +101,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_offsets_servers(parser, "the group, while its records are at bootstrap.servers")
     add("--wait-for-brokers", action="store_true", help="wait while no broker answers, instead of failing after 10 s")
     add("--client-id", metavar="NAME", help="what brokers call this member, such as its pod's name (keylane)")
+    add(
+        "--grace",
+        type=seconds,
+        metavar="S",
+        help="seconds from SIGTERM to SIGKILL here (terminationGracePeriodSeconds): one that is too short is said",
+    )
     add("--operate", action="store_true", help=f"report, and with a token in {TOKEN_VARIABLE} take commands")
     parser.set_defaults(func=run)
 
@@ -124,6 +134,8 @@ def run(args: argparse.Namespace) -> int:
         check_local_slots(args.spark, args.lanes, "--spark")
     path, pipeline = load_pipeline(args.file)
     leave_to_application(verbose=args.verbose)
+    for line in short_grace(pipeline, args.grace, args.spark, dict(args.conf)):
+        logger.warning("%s", line)
     pipeline = replace(pipeline, kafka={**pipeline.kafka, **offsets_servers_of(args)})
     if args.operate and pipeline.operations is None:
         pipeline = replace(pipeline, operations=Operations(token=os.environ.get(TOKEN_VARIABLE) or None))
