@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-STANDS_S = 300.0
-"""A step that takes longer stands: Spark's session takes seconds, on a busy machine a minute."""
+STANDS_S = 1_200.0
+"""A step that takes longer stands: Spark's session takes seconds, but where it waits for executors, as long as
+`spark.scheduler.maxRegisteredResourcesWaitingTime` says."""
 
 
 class Running(Protocol):

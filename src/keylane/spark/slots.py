@@ -22,6 +22,9 @@ EXECUTORS_TIMEOUT_S = 60.0
 """How long a cluster's first executor may take to register before its slots count as missing."""
 SETTLED_S = 10.0
 """How long after the last one that registered the others may take."""
+PATIENCE = "spark.scheduler.maxRegisteredResourcesWaitingTime"
+"""Spark's own setting for how long executors may take. Where it is given, all are waited for so long: images are
+pulled, and nodes added."""
 EXECUTORS_POLL_S = 0.25
 LEAST_CORES = "1"
 """Of an executor, where nobody has said more: YARN's and Kubernetes' default. One of a standalone cluster takes all
@@ -86,13 +89,19 @@ class Slots:
     def _settled_room(self, enough: int) -> int:
         """`room`, as soon as it is enough, or when no more executors seem to come."""
         room, now = self.room(), time.monotonic()
-        until = now if self._is_local else now + (SETTLED_S if self._all() else EXECUTORS_TIMEOUT_S)
+        patience_s = self._patience_s
+        until = now if self._is_local else now + (patience_s or (SETTLED_S if self._all() else EXECUTORS_TIMEOUT_S))
         while room < enough and time.monotonic() < until:
             time.sleep(EXECUTORS_POLL_S)
             before, room = room, self.room()
-            if room > before:
+            if room > before and not patience_s:
                 until = time.monotonic() + SETTLED_S
         return room
+
+    @property
+    def _patience_s(self) -> int:
+        """0 where it is not given."""
+        return int(self.context._jsc.sc().getConf().getTimeAsSeconds(PATIENCE, "0"))  # noqa: SLF001 - Python has no times
 
     def _all(self) -> int:
         found = executors(self.context)

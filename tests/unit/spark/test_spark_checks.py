@@ -55,6 +55,9 @@ class Context:
     def sc(self) -> Context:
         return self
 
+    def getTimeAsSeconds(self, name: str, default: str) -> int:  # noqa: N802
+        return int(self._settings.get(name, default).rstrip("s"))
+
     def getSchedulingMode(self) -> str:  # noqa: N802
         return self._mode
 
@@ -169,6 +172,16 @@ def test_a_clusters_executors_are_waited_for(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(slots_module, "SETTLED_S", 0.01)
     with pytest.raises(UsageError, match="of 2"):
         slots(Context("spark://master:7077", slots=[[0, 2]]), 3)
+
+
+def test_executors_are_waited_for_as_long_as_spark_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("EXECUTORS_POLL_S", "EXECUTORS_TIMEOUT_S", "SETTLED_S"):
+        monkeypatch.setattr(slots_module, name, 0.0)
+    patience = {"spark_scheduler_maxRegisteredResourcesWaitingTime": "60s"}
+    late = [[0], [0], [0, 2], [0, 2], [0, 2, 2]]
+    assert slots(Context("k8s://api", slots=late, **patience), 3) == 3
+    with pytest.raises(UsageError, match="lanes=3 on k8s://api would leave no task slot free"):
+        slots(Context("k8s://api", slots=late), 3)
 
 
 def test_a_cluster_that_grows_by_itself_is_not_counted() -> None:
