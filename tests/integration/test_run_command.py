@@ -25,11 +25,9 @@ from kit.stage import until
 
 RUN = [sys.executable, "-m", "keylane", "run"]
 TIMEOUT_S = 60
-MANIFESTS = Path(__file__).parents[2] / "examples" / "kubernetes" / "pipeline.yaml"
+MANIFESTS = Path(__file__).parents[2] / "examples" / "kubernetes" / "pipeline" / "pipeline.yaml"
 _, DEPLOYMENT = yaml.safe_load_all(MANIFESTS.read_text())
-IN_A_POD = [
-    "0" if word == "9100" else word for word in DEPLOYMENT["spec"]["template"]["spec"]["containers"][0]["command"][3:]
-]
+IN_A_POD = [word.replace("=9100", "=0") for word in DEPLOYMENT["spec"]["template"]["spec"]["containers"][0]["args"][2:]]
 """What a pod's command says behind the file, with a free port."""
 RECORDS = 400
 

@@ -25,16 +25,18 @@ if TYPE_CHECKING:
 SCHEMAS = Path(__file__).with_name("kubernetes.json")
 CUSTOM_SCHEMAS = Path(__file__).with_name("custom_resources.json")
 KINDS = {
-    ("v1", "ConfigMap"): "io.k8s.api.core.v1.ConfigMap",
     ("v1", "Pod"): "io.k8s.api.core.v1.Pod",
     ("v1", "Service"): "io.k8s.api.core.v1.Service",
     ("v1", "ServiceAccount"): "io.k8s.api.core.v1.ServiceAccount",
     ("apps/v1", "Deployment"): "io.k8s.api.apps.v1.Deployment",
+    ("apps/v1", "StatefulSet"): "io.k8s.api.apps.v1.StatefulSet",
+    ("networking.k8s.io/v1", "NetworkPolicy"): "io.k8s.api.networking.v1.NetworkPolicy",
+    ("policy/v1", "PodDisruptionBudget"): "io.k8s.api.policy.v1.PodDisruptionBudget",
     ("rbac.authorization.k8s.io/v1", "Role"): "io.k8s.api.rbac.v1.Role",
     ("rbac.authorization.k8s.io/v1", "RoleBinding"): "io.k8s.api.rbac.v1.RoleBinding",
 }
 CUSTOM = {
-    ("monitoring.coreos.com/v1", "PodMonitor"): "monitoring.coreos.com/v1/PodMonitor",
+    ("monitoring.coreos.com/v1", "ServiceMonitor"): "monitoring.coreos.com/v1/ServiceMonitor",
     ("keda.sh/v1alpha1", "ScaledObject"): "keda.sh/v1alpha1/ScaledObject",
 }
 METADATA = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
