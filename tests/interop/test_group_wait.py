@@ -48,7 +48,7 @@ def test_a_member_that_is_started_after_a_kill_names_the_dead_one_until_the_grou
     assert found.waits.members == (dead.member_id,)
     text = (
         f"waits for the rebalance of group {stage.group}: member {dead.member_id} may be dead: up to 8 s; "
-        "group.instance.id avoids this"
+        "group.instance.id avoids this (docs/clusters.md#kubernetes)"
     )
     assert note_of(found, 0.0).endswith(text)
     member.end()
