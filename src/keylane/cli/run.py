@@ -200,6 +200,7 @@ def run_on_spark(
     import keylane.spark
     from keylane.errors import SessionEndedError
 
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # a JVM that ends is told in a line, and not by its traceback
     with watch.progress.step(f"Starting Spark on {args.spark}"):
         spark = startup.do(
             f"Spark starts on {args.spark}",
