@@ -1,5 +1,5 @@
-"""What members of a share group said holds after any crash, and nothing else does: no record is lost, and none that was
-acknowledged comes back.
+"""What members of a share group said holds after any crash, and nothing else does: no record is lost, none that was
+acknowledged comes back, and each that was rejected has its dead letter.
 
 One life joins, reads and acknowledges, in journal segments so small that snapshots are written meanwhile; it is ended
 at each operation on the disk. Each of the disks that this may leave is started from."""
@@ -17,14 +17,17 @@ from keylane.coordinator.share_groups.partition import ACCEPT, REJECT, RELEASE
 from keylane.errors import PeerError
 from keylane.storage import shared_sync
 from kit.filesystem import SimulatedCrashError, SimulatedFileSystem, all_different
-from kit.share_world import GROUP, NONE, PLACE, ShareWorld
+from kit.share_world import GROUP, NONE, PLACE, SETTINGS, ShareWorld
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from keylane.coordinator.share_groups.partition import GivenUp
+    from keylane.coordinator.share_groups.records import Place
     from kit.filesystem import Names
 
 END = 30
+WITH_LETTERS = SETTINGS._replace(limits=SETTINGS.limits._replace(has_letters=True))
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +45,20 @@ class Life:
         self.said: set[int] = set()
         """Done, or on its way to it."""
         self.acknowledged: set[int] = set()
+        self.rejected: set[int] = set()
+        """Acknowledged ones that have a letter, or are to have one."""
+        self.written: set[int] = set()
+        """Those whose letters were written, in this life or a later one."""
+
+    async def write(self, _place: Place, given_up: GivenUp) -> int:
+        await asyncio.sleep(0)
+        self.written |= {*range(given_up.first, given_up.last + 1)}
+        return given_up.last
+
+    def world(self, filesystem: SimulatedFileSystem) -> ShareWorld:
+        world = ShareWorld(filesystem, WITH_LETTERS)
+        world.share.write_letters = self.write
+        return world
 
     async def run(self, world: ShareWorld) -> None:
         await world.start()
@@ -53,6 +70,7 @@ class Life:
             self.said |= done
             if await world.say(kinds) == NONE:
                 self.acknowledged |= done
+                self.rejected |= {offset for offset, kind in kinds.items() if kind == REJECT}
         await world.coordinator.close()
 
 
@@ -70,15 +88,20 @@ async def live_until(operation: int | None, *, fail: bool = False) -> tuple[Simu
     if operation is not None:
         (filesystem.fail_at if fail else filesystem.crash_at)(operation)
     with contextlib.suppress(SimulatedCrashError, PeerError):
-        await life.run(ShareWorld(filesystem))
+        await life.run(life.world(filesystem))
     return filesystem, life
 
 
 async def check(disk: SimulatedFileSystem, life: Life) -> None:
-    world = ShareWorld(disk)
+    world = life.world(disk)
     await world.start()
     assert not life.is_member or "a" in world.share.groups.by_id[GROUP].members
     if life.has_begun:
+        assert world.partition  # it is read, and its letters are begun
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert not world.partition.given_up
+        assert life.rejected <= life.written, "a record was given up without a letter"
         done = world.done(END)
         assert life.acknowledged <= done, "what was acknowledged comes back"
         # A release at the limit of deliveries ends a record too, but none is given out so often here.

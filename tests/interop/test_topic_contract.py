@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from keylane.broker.topic_settings import HONOURED
 from keylane.broker.topic_settings import KEPT as KEEPS
+from keylane.broker.topic_settings import OWN as OF_TOPICS_ALONE
 from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch, read_header, recompressed
 from keylane.wire.versions import request_type
 from kit.protocol import ProtocolClient, ask, decode_answer, part, until
@@ -276,7 +277,7 @@ def test_what_has_no_effect_here_is_kept_and_shown(client: ProtocolClient) -> No
 def test_every_topic_config_is_known(client: ProtocolClient) -> None:
     """The names of Apache Kafka 4.4.0, no more and no fewer; 4.3.1 has some of them not."""
     topic = topic_with(client)
-    found, known = {one.name for one in describe(client, topic).configs}, {*HONOURED, *KEEPS}
+    found, known = {one.name for one in describe(client, topic).configs}, {*HONOURED, *OF_TOPICS_ALONE, *KEEPS}
     assert found | SINCE_4_4 == known
 
 

@@ -25,6 +25,15 @@ ALL = ""
 """Who is meant by a resource without a name."""
 OF_THE_BROKER = (
     TopicSetting(
+        "BOOLEAN",
+        "errors_deadletterqueue_auto_create_topics_enable",
+        "Whether topics that share groups name for dead letters are made.",
+        choices=("false", "true"),
+    ),
+    TopicSetting(
+        "STRING", "errors_deadletterqueue_topic_name_prefix", "How topics for dead letters of share groups are named."
+    ),
+    TopicSetting(
         "LONG", "log_cleaner_backoff_ms", "How often it is looked for what to compact.", least=1, most=INT_MAX
     ),
     TopicSetting("INT", "max_connections", "A connection above it is closed at once.", least=1, most=INT_MAX),

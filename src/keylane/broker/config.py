@@ -158,6 +158,10 @@ class BrokerConfig:
     """How long a record is a member's."""
     group_share_min_record_lock_duration_ms: int = _option(15_000, least=1_000, most=30_000)
     group_share_max_record_lock_duration_ms: int = _option(60_000, least=30_000, most=3_600_000)
+    errors_deadletterqueue_auto_create_topics_enable: bool = False
+    """Whether the topic that a share group names for its dead letters is made where it is not there."""
+    errors_deadletterqueue_topic_name_prefix: str = "dlq."
+    """How the names of such topics begin; empty: as they like."""
     group_share_delivery_count_limit: int = _option(5, least=2, most=25)
     """How often a record is given out at most."""
     group_share_min_delivery_count_limit: int = _option(2, least=2, most=5)

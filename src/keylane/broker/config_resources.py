@@ -17,7 +17,7 @@ from keylane.broker.broker_configs import ALL, CHANGEABLE
 from keylane.broker.config import SECRETS, BrokerConfig, kafka_name
 from keylane.broker.dispatch import in_slices
 from keylane.broker.group_configs import GROUP_CHOICES, GROUP_CONFIGS, checked
-from keylane.broker.topic_settings import HONOURED, KEPT, policies
+from keylane.broker.topic_settings import HONOURED, KEPT, OWN, policies
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
@@ -144,7 +144,7 @@ def group_configs(settings: Mapping[str, str], config: BrokerConfig) -> list[Con
 
 
 def topic_configs(settings: dict[str, str], configs: BrokerConfigs) -> list[Config]:
-    """A topic's configs: the honoured, and those that are kept."""
+    """A topic's configs: the honoured, those that topics alone have, and those that are kept."""
     found = []
     synonyms: tuple[Synonym, ...]
     for name, about in HONOURED.items():
@@ -152,12 +152,12 @@ def topic_configs(settings: dict[str, str], configs: BrokerConfigs) -> list[Conf
         synonyms = (*own, *broker_synonym(about.option, configs))
         _, value, source = synonyms[0]
         found.append(Config(name, value, source, False, _KINDS[about.kind], about.about, synonyms))
-    for name, kept in KEPT.items():
-        default = Synonym(name, kept.default, DEFAULT_SOURCE)
+    for name, own_setting in {**OWN, **KEPT}.items():
+        default = Synonym(name, own_setting.default, DEFAULT_SOURCE)
         synonyms = (Synonym(name, settings[name], TOPIC_SOURCE), default) if name in settings else (default,)
-        shown = f"Kept, without effect: {kept.about}"
+        shown = f"Kept, without effect: {own_setting.about}" if name in KEPT else own_setting.about
         _, value, source = synonyms[0]
-        found.append(Config(name, value, source, False, _KINDS[kept.kind], shown, synonyms))
+        found.append(Config(name, value, source, False, _KINDS[own_setting.kind], shown, synonyms))
     return sorted(found)
 
 

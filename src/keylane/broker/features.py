@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from keylane.storage.filesystem import FileSystem
 
 KIND = "features"
-TRANSACTION_VERSION = "transaction.version"
+TRANSACTION_VERSION, SHARE_VERSION = "transaction.version", "share.version"
+DEAD_LETTERS = 2
+"""The level of `share.version` from which on share groups write them (KIP-1191)."""
 
 
 class Feature(NamedTuple):
@@ -35,7 +37,7 @@ class Feature(NamedTuple):
 
 FEATURES = {
     "group.version": Feature(1, 1, (68, 0)),
-    "share.version": Feature(1, 1, (76, 0)),
+    SHARE_VERSION: Feature(1, DEAD_LETTERS, (76, 0)),
     TRANSACTION_VERSION: Feature(0, EPOCH_A_TRANSACTION, (26, 5)),
 }
 """Groups of the consumer protocol (KIP-848), share groups (KIP-932), and transactions (KIP-890)."""

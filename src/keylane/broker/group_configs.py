@@ -1,7 +1,7 @@
 """The configs of groups: what is set for one group in place of the broker's options, kept in a small state file.
 
-Source: Apache Kafka's `GroupConfig`; of its configs those of consumer groups (KIP-848) and share groups (KIP-932) are
-here.
+Source: Apache Kafka's `GroupConfig`; of its configs those of consumer groups (KIP-848) and share groups (KIP-932,
+KIP-1191) are here.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ class GroupChoice(NamedTuple):
 DURATION = r"P(?!$)(?:(\d+)D)?(?:T(?!$)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?"
 """Of ISO 8601, as Java reads them: days, hours, minutes, seconds."""
 RESET, ISOLATION, RENEW = "share.auto.offset.reset", "share.isolation.level", "share.renew.acknowledge.enable"
+LETTERS_TOPIC = "errors.deadletterqueue.topic.name"
+COPIES_RECORDS = "errors.deadletterqueue.copy.record.enable"
 GROUP_CHOICES = {
     RESET: GroupChoice(
         "latest",
@@ -105,6 +107,20 @@ GROUP_CHOICES = {
         "true|false",
         "true or false",
         "Whether members of a share group may keep a record for longer.",
+    ),
+    LETTERS_TOPIC: GroupChoice(
+        "",
+        "STRING",
+        "(?!__).*",
+        "a topic's name that does not begin with __, or an empty one for no dead letters",
+        "The topic for dead letters of a share group, which takes them (errors.deadletterqueue.group.enable).",
+    ),
+    COPIES_RECORDS: GroupChoice(
+        "false",
+        "BOOLEAN",
+        "true|false",
+        "true or false",
+        "Whether a dead letter has the record's key and value, beside the headers that say which record it is.",
     ),
 }
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from keylane.broker import data_folder
 from keylane.broker.broker_configs import BrokerConfigs
 from keylane.broker.cleaning import Cleaning
-from keylane.broker.features import TRANSACTION_VERSION, Features
+from keylane.broker.features import DEAD_LETTERS, SHARE_VERSION, TRANSACTION_VERSION, Features
 from keylane.broker.fetch_sessions import FetchSessions
 from keylane.broker.group_configs import GroupConfigs
 from keylane.broker.leader_epochs import LeaderEpochs
@@ -101,7 +101,12 @@ class Node:
             partition_count=self.topics.partition_count,
             topics=self._all_topics,
             group_configs=self.group_configs.of,
-            share_settings=lambda group: share_settings(group, self.group_configs, config),
+            share_settings=lambda group: share_settings(
+                group,
+                self.group_configs,
+                config,
+                can_have_letters=self.features.level(SHARE_VERSION) >= DEAD_LETTERS,
+            ),
             clock=clock,
             ports=Ports(
                 self.topics.log,

@@ -154,6 +154,7 @@ async def _serve(arguments: argparse.Namespace, path: str, config: BrokerConfig)
     from keylane.broker.node import Node
     from keylane.broker.security import secure
     from keylane.broker.server import BrokerServer
+    from keylane.broker.share_letters import begin_letters
     from keylane.storage.filesystem import OsFileSystem, now_ms
 
     listener = config.listener(arguments.host, arguments.port)
@@ -165,6 +166,7 @@ async def _serve(arguments: argparse.Namespace, path: str, config: BrokerConfig)
     except OSError as error:
         raise DataFolderError(f"{path}: {error.strerror or error}: give a --data-dir that can be written") from error
     try:
+        begin_letters(node)
         server = BrokerServer(node, load_apis(), security)
         try:
             host, port = await server.start(listener.host, listener.port)

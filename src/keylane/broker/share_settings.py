@@ -6,7 +6,7 @@ import datetime
 import re
 from typing import TYPE_CHECKING
 
-from keylane.broker.group_configs import DURATION, GROUP_CONFIGS, ISOLATION, RENEW, RESET
+from keylane.broker.group_configs import DURATION, GROUP_CONFIGS, ISOLATION, LETTERS_TOPIC, RENEW, RESET
 from keylane.coordinator.share_groups.partition import Limits
 from keylane.coordinator.share_groups.protocol import EARLIEST, LATEST, ShareSettings
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
-def share_settings(group: str, configs: GroupConfigs, config: BrokerConfig) -> ShareSettings:
+def share_settings(group: str, configs: GroupConfigs, config: BrokerConfig, *, can_have_letters: bool) -> ShareSettings:
+    """`can_have_letters`: whether the level of `share.version` allows dead letters."""
     own = configs.of(group)
 
     def number(name: str) -> int:
@@ -33,6 +34,7 @@ def share_settings(group: str, configs: GroupConfigs, config: BrokerConfig) -> S
             number("share.record.lock.duration.ms"),
             number("share.delivery.count.limit"),
             number("share.partition.max.record.locks"),
+            can_have_letters and bool(configs.choice(group, LETTERS_TOPIC)),
         ),
         _reset(configs.choice(group, RESET)),
         configs.choice(group, ISOLATION) == "read_committed",

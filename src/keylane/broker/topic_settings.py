@@ -103,14 +103,14 @@ HONOURED: dict[str, TopicSetting] = {
 }
 
 
-class KeptSetting(NamedTuple):
-    """A topic config that has no effect on one node, or on this one. It is kept and shown, since tools copy it."""
+class OwnSetting(NamedTuple):
+    """A topic config that no option of the broker stands behind."""
 
     kind: Kind
     default: str
     """Apache Kafka's."""
     about: str
-    """Why it has none."""
+    """What it does; of one that is kept, why it does nothing."""
     least: float = 0
     most: float = LONG_MAX
     choices: tuple[str, ...] = ()
@@ -119,36 +119,46 @@ class KeptSetting(NamedTuple):
 _TIERED = "There is no remote storage."
 _BOOLEANS = ("false", "true")
 
-KEPT: dict[str, KeptSetting] = {
-    "errors.deadletterqueue.group.enable": KeptSetting(
-        "BOOLEAN", "false", "Share groups write no dead letters.", choices=_BOOLEANS
-    ),
-    "file.delete.delay.ms": KeptSetting("LONG", "60000", "Files are removed at once."),
-    "flush.messages": KeptSetting("LONG", str(LONG_MAX), "Every batch is synced before it is acknowledged.", least=1),
-    "flush.ms": KeptSetting("LONG", str(LONG_MAX), "Every batch is synced before it is acknowledged."),
-    "follower.replication.throttled.replicas": KeptSetting("LIST", "", "There is one replica."),
-    "leader.replication.throttled.replicas": KeptSetting("LIST", "", "There is one replica."),
-    "local.retention.bytes": KeptSetting("LONG", "-2", _TIERED, least=-2),
-    "local.retention.ms": KeptSetting("LONG", "-2", _TIERED, least=-2),
-    "max.decompressed.message.bytes": KeptSetting(
+TAKES_LETTERS = "errors.deadletterqueue.group.enable"
+OWN: dict[str, OwnSetting] = {
+    TAKES_LETTERS: OwnSetting("BOOLEAN", "false", "Whether share groups write dead letters here.", choices=_BOOLEANS),
+}
+
+KEPT: dict[str, OwnSetting] = {
+    "file.delete.delay.ms": OwnSetting("LONG", "60000", "Files are removed at once."),
+    "flush.messages": OwnSetting("LONG", str(LONG_MAX), "Every batch is synced before it is acknowledged.", least=1),
+    "flush.ms": OwnSetting("LONG", str(LONG_MAX), "Every batch is synced before it is acknowledged."),
+    "follower.replication.throttled.replicas": OwnSetting("LIST", "", "There is one replica."),
+    "leader.replication.throttled.replicas": OwnSetting("LIST", "", "There is one replica."),
+    "local.retention.bytes": OwnSetting("LONG", "-2", _TIERED, least=-2),
+    "local.retention.ms": OwnSetting("LONG", "-2", _TIERED, least=-2),
+    "max.decompressed.message.bytes": OwnSetting(
         "INT", "2147483639", "max.message.bytes alone bounds a batch.", least=1, most=INT_MAX
     ),
-    "min.insync.replicas": KeptSetting("INT", "1", "There is one replica, and acks=all waits for it.", least=1),
-    "preallocate": KeptSetting("BOOLEAN", "false", "Segments grow as they are written.", choices=_BOOLEANS),
-    "remote.copy.lag.bytes": KeptSetting("LONG", "-1", _TIERED, least=-1),
-    "remote.copy.lag.ms": KeptSetting("LONG", "0", _TIERED, least=-1),
-    "remote.log.copy.disable": KeptSetting("BOOLEAN", "false", _TIERED, choices=_BOOLEANS),
-    "remote.log.delete.on.disable": KeptSetting("BOOLEAN", "false", _TIERED, choices=_BOOLEANS),
-    "remote.storage.enable": KeptSetting("BOOLEAN", "false", _TIERED, choices=_BOOLEANS),
-    "segment.index.bytes": KeptSetting("INT", "10485760", "The index is in memory.", least=4, most=INT_MAX),
-    "segment.jitter.ms": KeptSetting("LONG", "0", "Segments of different logs are rolled apart as they fill."),
-    "unclean.leader.election.enable": KeptSetting("BOOLEAN", "false", "There is one replica.", choices=_BOOLEANS),
+    "min.insync.replicas": OwnSetting("INT", "1", "There is one replica, and acks=all waits for it.", least=1),
+    "preallocate": OwnSetting("BOOLEAN", "false", "Segments grow as they are written.", choices=_BOOLEANS),
+    "remote.copy.lag.bytes": OwnSetting("LONG", "-1", _TIERED, least=-1),
+    "remote.copy.lag.ms": OwnSetting("LONG", "0", _TIERED, least=-1),
+    "remote.log.copy.disable": OwnSetting("BOOLEAN", "false", _TIERED, choices=_BOOLEANS),
+    "remote.log.delete.on.disable": OwnSetting("BOOLEAN", "false", _TIERED, choices=_BOOLEANS),
+    "remote.storage.enable": OwnSetting("BOOLEAN", "false", _TIERED, choices=_BOOLEANS),
+    "segment.index.bytes": OwnSetting("INT", "10485760", "The index is in memory.", least=4, most=INT_MAX),
+    "segment.jitter.ms": OwnSetting("LONG", "0", "Segments of different logs are rolled apart as they fill."),
+    "unclean.leader.election.enable": OwnSetting("BOOLEAN", "false", "There is one replica.", choices=_BOOLEANS),
 }
+
+
+"""Those that have no effect on one node, or on this one. They are kept and shown, since tools copy them."""
 
 
 def policies(value: str) -> list[str]:
     """The items of a list."""
     return [item.strip() for item in value.split(",") if item.strip()]
+
+
+def known_setting(name: str) -> TopicSetting | OwnSetting | None:
+    """None: Apache Kafka has no such topic config."""
+    return HONOURED.get(name) or OWN.get(name) or KEPT.get(name)
 
 
 def check_settings(settings: Iterable[tuple[str, str | None]]) -> dict[str, str]:
@@ -157,7 +167,7 @@ def check_settings(settings: Iterable[tuple[str, str | None]]) -> dict[str, str]
     for name, value in settings:
         if value is None:
             raise UsageError(f"topic config {name} without a value: give one, or leave it out")
-        wanted = HONOURED.get(name) or KEPT.get(name)
+        wanted = known_setting(name)
         if wanted is None:
             raise UsageError(f"Unknown topic config name: {name}")
         kept[name] = check_value(name, value, wanted)
@@ -169,7 +179,7 @@ def check_settings(settings: Iterable[tuple[str, str | None]]) -> dict[str, str]
     return kept
 
 
-def check_value(name: str, value: str, wanted: TopicSetting | KeptSetting) -> str:
+def check_value(name: str, value: str, wanted: TopicSetting | OwnSetting) -> str:
     """The value without white space around it. Raises `UsageError` in Kafka's words."""
     value = value.strip()
     what = f"Invalid value {value} for configuration {name}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.broker.topic_settings import COMPRESSIONS, HONOURED, KEPT, policies
+from keylane.broker.topic_settings import COMPRESSIONS, HONOURED, KEPT, OWN, TAKES_LETTERS, policies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,6 +40,8 @@ class TopicValues(NamedTuple):
     """What batches are kept in, by Kafka's number; None: what their producer chose."""
     level: int | None
     """Of that compression."""
+    takes_letters: bool
+    """Whether share groups may write dead letters here."""
 
 
 def resolve(settings: Mapping[str, str], config: BrokerConfig) -> TopicValues:
@@ -71,6 +73,7 @@ def resolve(settings: Mapping[str, str], config: BrokerConfig) -> TopicValues:
         latest_ms=int(text("message.timestamp.after.max.ms")),
         codec=None if compression == "producer" else ("uncompressed", *COMPRESSIONS).index(compression),
         level=int(text(f"compression.{compression}.level")) if compression in levels else None,
+        takes_letters=text(TAKES_LETTERS) == "true",
     )
 
 
@@ -79,4 +82,5 @@ def setting(settings: Mapping[str, str], name: str, config: BrokerConfig) -> str
     own = settings.get(name)
     if own is not None:
         return own
-    return KEPT[name].default if name in KEPT else str(getattr(config, HONOURED[name].option))
+    alone = OWN.get(name) or KEPT.get(name)
+    return str(getattr(config, HONOURED[name].option)) if alone is None else alone.default

@@ -7,18 +7,23 @@ restart ends all deliveries that are out, and the records are given out again.
 An answer waits for all of its group that is not durable yet, since it may tell of it. Where a batch fails, what the
 group became by it never was: group and partitions are forgotten, and restored from what is durable; nobody is served
 meanwhile.
+
+Dead letters (KIP-1191) are written when it is durable that their records are archiving, and those are archived when
+the letters are: a crash between the two writes them again.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator.deadline_timer import DeadlineTimer
 from keylane.coordinator.deadlines import Deadlines
 from keylane.coordinator.formats import SHARE_STATE, partition_for
 from keylane.coordinator.group_batches import GroupBatches
-from keylane.coordinator.share_groups.partition import NOT_BEGUN, RENEW, SharePartition, State
+from keylane.coordinator.share_groups.partition import NOT_BEGUN, RENEW, GivenUp, SharePartition, State
 from keylane.coordinator.share_groups.protocol import HeartbeatAnswer, ShareGroupDescription
 from keylane.coordinator.share_groups.records import (
     Place,
@@ -34,7 +39,7 @@ from keylane.wire import codes
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from keylane.coordinator.consumer_groups.protocol import Topics
     from keylane.coordinator.journal.image import Image
@@ -53,6 +58,10 @@ class Read(NamedTuple):
     """The first offset that was not read."""
     batches: list[tuple[int, int]]
     """First and last offset of those that have records for it."""
+
+
+WriteLetters = Callable[[Place, GivenUp], Awaitable[int]]
+"""Writes dead letters of records from the first on, and logs what is refused; the last offset that is through."""
 
 
 class ShareService:
@@ -75,6 +84,10 @@ class ShareService:
         self._partitions: dict[Place, SharePartition] = {}
         """Those that were read since the start."""
         self._listeners: dict[Place, set[Callable[[], None]]] = defaultdict(set)
+        self.write_letters: WriteLetters | None = None
+        """Set before members are served; until then nothing of what they gave up is archived."""
+        self._burials: dict[Place, asyncio.Task[None]] = {}
+        """Of partitions whose dead letters are being written."""
         self._deadlines: Deadlines[Place] = Deadlines()
         """When members have had records of a partition for too long."""
         self._batches = GroupBatches(
@@ -93,6 +106,8 @@ class ShareService:
 
     def close(self) -> None:
         self.timer.close()
+        for burial in self._burials.values():
+            burial.cancel()
 
     # Groups
 
@@ -203,6 +218,7 @@ class ShareService:
             if state.start == NOT_BEGUN:
                 return None
             found = self._partitions[place] = SharePartition(state)
+            self._bury(place)
         return found
 
     def state_of(self, place: Place) -> State:
@@ -251,8 +267,7 @@ class ShareService:
         if renews:
             self._deadlines.note(place, now_ms + settings.limits.lock_ms)
         if is_other:
-            error = self._append_states(place.group, {place: partition.state})
-            self._tell(place)
+            error = self._keep(place, partition)
         self.timer.set()
         return error
 
@@ -261,8 +276,7 @@ class ShareService:
         limits = self.groups.settings_of(group).limits
         for place, partition in list(self._partitions.items()):
             if place.group == group and partition.release(member, limits):
-                self._append_states(group, {place: partition.state})
-                self._tell(place)
+                self._keep(place, partition)
 
     def listen(self, place: Place, listener: Callable[[], None]) -> None:
         """Call it when there may be something to acquire, though the log is as it was; until `forget`."""
@@ -290,8 +304,7 @@ class ShareService:
         for place in self._deadlines.due(now_ms):
             partition = self._partitions.get(place)
             if partition is not None and partition.tick(self.groups.settings_of(place.group).limits, now_ms):
-                self._append_states(place.group, {place: partition.state})
-                self._tell(place)
+                self._keep(place, partition)
             if partition is not None:
                 self._deadlines.note(place, partition.next_deadline_ms)
         self.timer.set()
@@ -300,7 +313,41 @@ class ShareService:
         for listener in [*self._listeners.get(place, ())]:
             listener()
 
+    # Dead letters
+
+    def _bury(self, place: Place) -> None:
+        """Write the letters of what the group has given up here, unless that is under way."""
+        partition, write = self._partitions.get(place), self.write_letters
+        if partition is None or write is None or place in self._burials or not partition.given_up:
+            return
+        burial = asyncio.get_running_loop().create_task(self._write_all_letters(place, partition, write))
+        self._burials[place] = burial
+        burial.add_done_callback(lambda _: self._buried(place, burial))
+
+    async def _write_all_letters(self, place: Place, partition: SharePartition, write: WriteLetters) -> None:
+        while await self.settled(place.group) == codes.NONE and self._partitions.get(place) is partition:
+            given_up = next(iter(partition.given_up), None)
+            if given_up is None:
+                return
+            last = await write(place, given_up)
+            if self._partitions.get(place) is partition:
+                partition.archive(given_up.first, last)
+                self._keep(place, partition)
+
+    def _buried(self, place: Place, burial: asyncio.Task[None]) -> None:
+        del self._burials[place]
+        if not burial.cancelled():
+            burial.result()
+            self._bury(place)  # there may be another partition by now
+
     # The journal
+
+    def _keep(self, place: Place, partition: SharePartition) -> int:
+        """Its state is another one: an error code, when that never will be durable."""
+        error = self._append_states(place.group, {place: partition.state})
+        self._tell(place)
+        self._bury(place)
+        return error
 
     def _append_records(self, group: str, records: Iterable[Record]) -> int:
         pairs = [encode(group, record) for record in records]

@@ -183,6 +183,7 @@ class EmbeddedBroker:
         from keylane.broker.dispatch import load_apis
         from keylane.broker.node import Node
         from keylane.broker.server import BrokerServer
+        from keylane.broker.share_letters import begin_letters
 
         config = parse_config(self._settings)
         listener = config.listener(None, self._port)
@@ -191,6 +192,7 @@ class EmbeddedBroker:
         try:
             self._loop, self._node, self._is_stopping = asyncio.get_running_loop(), node, asyncio.Event()
             await self._create({name: count for name, count in self._topics.items() if not node.topics.exists(name)})
+            begin_letters(node)
             server = BrokerServer(node, self._faults.wrap(load_apis()), security)
             await self._listen(server, node, listener.host, listener.port)
             is_up.set()

@@ -28,9 +28,12 @@ class Configs:
         return self._texts.get(name, GROUP_CHOICES[name].default)
 
 
-def settings(texts: dict[str, str], config: BrokerConfig | None = None) -> ShareSettings:
+def settings(
+    texts: dict[str, str], config: BrokerConfig | None = None, *, can_have_letters: bool = True
+) -> ShareSettings:
     config = config or BrokerConfig()
-    return share_settings("g", cast("GroupConfigs", Configs(texts, config)), config)
+    configs = cast("GroupConfigs", Configs(texts, config))
+    return share_settings("g", configs, config, can_have_letters=can_have_letters)
 
 
 def test_the_groups_own_come_first() -> None:
@@ -43,6 +46,13 @@ def test_the_groups_own_come_first() -> None:
         False,
         False,
     )
+
+
+def test_there_are_dead_letters_where_a_topic_is_named_and_the_feature_allows_them() -> None:
+    named = {"errors.deadletterqueue.topic.name": "dlq.flights"}
+    assert settings(named).limits.has_letters
+    assert not settings(named, can_have_letters=False).limits.has_letters
+    assert not settings({}).limits.has_letters
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from keylane.coordinator.share_groups.partition import ACCEPT, NOT_BEGUN, RELEASE, RENEW, State
+from keylane.coordinator.share_groups.partition import ACCEPT, NOT_BEGUN, REJECT, RELEASE, RENEW, GivenUp, State
 from keylane.coordinator.share_groups.records import Place
 from keylane.wire import codes
 from kit.filesystem import SimulatedFileSystem
@@ -187,6 +187,120 @@ def test_a_group_has_a_limit_of_members() -> None:
         refused = await world.join("d")
         assert refused.error == codes.GROUP_MAX_SIZE_REACHED
         assert refused.message == "The share group has reached its maximum capacity of 3 members."
+        await world.coordinator.close()
+
+    asyncio.run(life())
+
+
+class Letters:
+    """Writes the letters of one record at a time, once it may."""
+
+    def __init__(self) -> None:
+        self.written: list[GivenUp] = []
+        self.may_write = asyncio.Event()
+
+    async def write(self, place: Place, given_up: GivenUp) -> int:
+        assert place == PLACE
+        await self.may_write.wait()
+        self.written.append(given_up._replace(last=given_up.first))
+        return given_up.first
+
+
+async def with_letters(filesystem: SimulatedFileSystem, letters: Letters) -> ShareWorld:
+    limits = SETTINGS.limits._replace(deliveries=2, has_letters=True)
+    world = ShareWorld(filesystem, SETTINGS._replace(limits=limits))
+    world.share.write_letters = letters.write
+    await world.start()
+    assert (await world.join()).error == NONE
+    return world
+
+
+async def quiet() -> None:
+    """All that can go on without anything new has gone on."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_records_that_are_given_up_are_archived_when_their_letters_are_written() -> None:
+    async def life() -> None:
+        letters = Letters()
+        world = await with_letters(SimulatedFileSystem(), letters)
+        assert await world.share.begin(PLACE, 0) == NONE
+        assert world.take(3) == [0, 1, 2]
+        assert await world.say({0: REJECT, 1: REJECT, 2: ACCEPT}) == NONE
+        await quiet()
+        assert world.partition.start == 0
+        assert world.take(2) == [3, 4]
+        letters.may_write.set()
+        await quiet()
+        assert letters.written == [GivenUp(0, 0, 1, is_rejected=True), GivenUp(1, 1, 1, is_rejected=True)]
+        assert world.partition.start == 3
+        world.share.release(GROUP, "a")
+        assert world.take(2) == [3, 4]
+        world.share.release(GROUP, "a")
+        await quiet()
+        assert letters.written[2:] == [GivenUp(3, 3, 2, is_rejected=False), GivenUp(4, 4, 2, is_rejected=False)]
+        await world.coordinator.close()
+
+    asyncio.run(life())
+
+
+def test_letters_that_a_stop_left_are_written_when_the_partition_is_read_again() -> None:
+    filesystem = SimulatedFileSystem()
+
+    async def first() -> None:
+        world = await with_letters(filesystem, Letters())
+        assert await world.share.begin(PLACE, 0) == NONE
+        assert world.take(2) == [0, 1]
+        assert await world.say({0: REJECT, 1: ACCEPT}) == NONE
+        await quiet()
+        await world.coordinator.close()
+
+    async def second() -> None:
+        letters = Letters()
+        letters.may_write.set()
+        world = await with_letters(filesystem, letters)
+        assert world.partition.start == 0
+        await quiet()
+        assert letters.written == [GivenUp(0, 0, 1, is_rejected=False)]
+        assert world.partition.start == 2
+        await world.coordinator.close()
+
+    asyncio.run(first())
+    asyncio.run(second())
+
+
+def test_letters_are_written_again_where_it_is_not_durable_that_they_were() -> None:
+    filesystem = SimulatedFileSystem()
+
+    async def life() -> None:
+        letters = Letters()
+        world = await with_letters(filesystem, letters)
+        assert await world.share.begin(PLACE, 0) == NONE
+        assert world.take(1) == [0]
+        assert await world.say({0: REJECT}) == NONE
+        filesystem.fail_at(filesystem.operations + 1)
+        letters.may_write.set()
+        await quiet()
+        assert letters.written == [GivenUp(0, 0, 1, is_rejected=True)]
+        assert world.partition.start == 0
+        assert [one.first for one in world.partition.given_up] == [0]
+
+    asyncio.run(life())
+
+
+def test_letters_of_places_that_are_dropped_meanwhile_change_nothing() -> None:
+    async def life() -> None:
+        letters = Letters()
+        world = await with_letters(SimulatedFileSystem(), letters)
+        assert await world.share.begin(PLACE, 0) == NONE
+        assert world.take(1) == [0]
+        assert await world.say({0: REJECT}) == NONE
+        await quiet()
+        assert await world.share.drop(GROUP, [TOPIC_ID]) == NONE
+        letters.may_write.set()
+        await quiet()
+        assert world.share.state_of(PLACE) == State()
         await world.coordinator.close()
 
     asyncio.run(life())

@@ -10,7 +10,7 @@ import datetime
 from typing import TYPE_CHECKING, Any
 
 from keylane.broker.config_resources import APPEND, DELETE, SUBTRACT, ConfigError, alter, combined, refuse_nulls
-from keylane.broker.topic_settings import HONOURED, KEPT, check_settings
+from keylane.broker.topic_settings import check_settings, known_setting
 from keylane.broker.topic_values import setting
 from keylane.errors import UsageError
 from keylane.wire import codes
@@ -55,7 +55,7 @@ def _apply(change: Any, settings: dict[str, str], config: BrokerConfig) -> None:
         return
     value = change.value
     if operation in (APPEND, SUBTRACT):
-        known = HONOURED.get(name) or KEPT.get(name)
+        known = known_setting(name)
         if known is None or known.kind != "LIST":
             raise UsageError(f"Can't {_NAMES[operation]} to key {name} because its type is not LIST.")
         value = combined(operation, setting(settings, name, config), value)

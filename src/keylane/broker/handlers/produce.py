@@ -22,7 +22,7 @@ import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from keylane.broker.dispatch import FEW_ITEMS, CloseConnectionError, after, answer_of, prepared
+from keylane.broker.dispatch import FEW_ITEMS, CloseConnectionError, Preparation, after, answer_of, prepared
 from keylane.broker.topics import NO_TOPIC_ID
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.coordinator.transactions.transactional_ids import Producer
@@ -68,7 +68,8 @@ FLEXIBLE_VERSION = 9
 _ABORTABLE_VERSION = 11
 _ADDING_VERSION = 12
 _TOPIC_ID_VERSION = 13
-_ACKS = (-1, 0, 1)
+ALL = -1
+_ACKS = (ALL, 0, 1)
 
 
 class RefusedError(Exception):
@@ -88,6 +89,21 @@ def begin(request: Entity, header: RequestHeader, node: Node) -> Any:
     return prepared(_check_all(request, header, node, checked), lambda: _begin_checked(request, header, node, checked))
 
 
+async def append_own(topic: str, partition: int, records: bytes, node: Node) -> None:
+    """Append a batch that the broker has made itself, checked as a client's is; durable on return. Raises
+    `RefusedError`, and `StorageError`."""
+    one = Checked()
+    checks = Preparation(_check(one, ALL, topic, partition, records, node), lambda: None)
+    checks.advance()
+    while not checks.is_over:
+        await checks.go_on()
+    outcome = _append(Asked(None, MAX_VERSION, codes.NONE), topic, partition, one, node)
+    if isinstance(outcome, RefusedError):
+        raise outcome
+    if outcome.durable is not None:
+        await outcome.durable
+
+
 def _check_all(request: Entity, header: RequestHeader, node: Node, checked: list[list[Checked]]) -> Steps:
     """Fills `checked`: of each topic, each batch."""
     for topic in request.topic_data:
@@ -101,7 +117,7 @@ def _check_all(request: Entity, header: RequestHeader, node: Node, checked: list
             batches.append(one)
             if name is not None:
                 try:
-                    yield from _check(one, request.acks, name, partition, node)
+                    yield from _check(one, request.acks, name, partition.index, partition.records or b"", node)
                 except RefusedError as error:
                     one.refusal = _without_traceback(error)
 
@@ -240,18 +256,16 @@ def _made(request: Entity, header: RequestHeader, node: Node, topics: Sequence[T
     return None
 
 
-def _check(one: Checked, acks: int, topic_name: str, partition: Entity, node: Node) -> Steps:
+def _check(one: Checked, acks: int, topic_name: str, partition: int, records: bytes, node: Node) -> Steps:
     """All that can be said before the batch is appended. Raises `RefusedError`."""
     if acks not in _ACKS:
         raise RefusedError(codes.INVALID_REQUIRED_ACKS, f"acks={acks}: give -1 (all), 0 or 1")
     if topic_name == OFFSETS_TOPIC:
         raise RefusedError(codes.INVALID_TOPIC_EXCEPTION, f"{OFFSETS_TOPIC} is written by the broker alone")
-    topic = _topic(node, topic_name, partition.index)
-    values = topic.values
-    records = partition.records or b""
+    values = _topic(node, topic_name, partition).values
     header = check_batch(records, values.max_message_bytes)
     one.records, one.header = records, header
-    size = yield from _check_records(records, header, values, (topic_name, partition.index), node.clock())
+    size = yield from _check_records(records, header, values, (topic_name, partition), node.clock())
     if values.codec is not None and values.codec != header.codec:
         work = functools.partial(recompressed, records, header, values.codec, values.level)
         one.records, one.header = work() if size <= _COMPRESSED_AT_ONCE_BYTES else (yield work)

@@ -7,7 +7,10 @@ has the table of states.
 `state` is what has to survive a restart. A delivery that is out is not in it: a restart ends it as if it had never
 been, so no record is archived because the broker stopped.
 
-Source: KIP-932, KIP-1206 (the limit of records of a fetch), KIP-1222 (renewal); Apache Kafka's `SharePartition`.
+Where a group has a topic for dead letters, records that it gives up are archiving until their letters are written.
+
+Source: KIP-932, KIP-1191 (dead letters), KIP-1206 (the limit of records of a fetch), KIP-1222 (renewal); Apache Kafka's
+`SharePartition`.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from keylane.wire import codes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVED = 0, 1, 2, 4
+AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = range(5)
 """Kafka's numbers."""
 DONE = (ACKNOWLEDGED, ARCHIVED)
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
@@ -41,6 +44,19 @@ class Limits(NamedTuple):
     """How often a record is given out at most."""
     in_flight: int
     """Records between `start` and `end`: at so many nothing new is given out. The last batch is given whole."""
+    has_letters: bool = False
+    """Whether records that the group gives up are written to its topic of dead letters."""
+
+
+class GivenUp(NamedTuple):
+    """Neighbours whose dead letters are to be written."""
+
+    first: int
+    last: int
+    delivered: int
+    """How often."""
+    is_rejected: bool
+    """Whether a member rejected them; else, or where that is forgotten, they were delivered too often."""
 
 
 class Batch(NamedTuple):
@@ -109,6 +125,8 @@ class _Run(NamedTuple):
     delivered: int
     member: str = ""
     until_ms: int = 0
+    is_rejected: bool = False
+    """Of archiving ones: by a member."""
 
     def is_like(self, other: _Run) -> bool:
         return self[2:] == other[2:]
@@ -122,8 +140,9 @@ class SharePartition:
     |---|---|---|---|
     | beyond `end` | the log | | acquired (`acquire`); archived (`acquire`: a gap in the log) |
     | available | nobody: the next fetch may have it | `acknowledge` (release), `release`, `tick`, each below the limit | acquired (`acquire`); archived (`acquire`: it is gone from the log) |
-    | acquired | one member, until a time | `acquire`, which counts a delivery; `acknowledge` (renew) | acknowledged (`acknowledge`: accept); archived (`acknowledge`: reject or gap; at the limit of deliveries any end but accept); available (`acknowledge`: release, `release`, `tick`) |
+    | acquired | one member, until a time | `acquire`, which counts a delivery; `acknowledge` (renew) | acknowledged (`acknowledge`: accept); archived (`acknowledge`: gap); archived, or archiving where there are dead letters (`acknowledge`: reject; at the limit of deliveries any end but accept); available (`acknowledge`: release, `release`, `tick`) |
     | acknowledged | nobody, for good | `acknowledge` (accept) | below `start`, once all before it are done |
+    | archiving | nobody | see above | archived (`archive`) |
     | archived | nobody, for good | see above | below `start`, once all before it are done |
     """  # noqa: E501 - a table
 
@@ -158,6 +177,13 @@ class SharePartition:
     def next_deadline_ms(self) -> int | None:
         """When the first of the members' times is over."""
         return min((run.until_ms for run in self._runs if run.state == ACQUIRED), default=None)
+
+    @property
+    def given_up(self) -> list[GivenUp]:
+        """The archiving ones."""
+        return [
+            GivenUp(run.first, run.last, run.delivered, run.is_rejected) for run in self._runs if run.state == ARCHIVING
+        ]
 
     @property
     def state(self) -> State:
@@ -264,6 +290,13 @@ class SharePartition:
         """End what members have had for too long. Whether the state is another one."""
         return self._end(lambda run: run.until_ms <= now_ms, lambda run: _ended(run, limits))
 
+    def archive(self, first: int, last: int) -> None:
+        """The letters of these are written, or never will be."""
+        for run in self._between(first, last):
+            if run.state == ARCHIVING:
+                self._put(_Run(run.first, run.last, ARCHIVED, run.delivered))
+        self._move_start()
+
     def begin_at(self, offset: int) -> None:
         """The log begins here now: what was before is gone."""
         if offset <= self.start:
@@ -351,12 +384,22 @@ def _acknowledged(run: _Run, kind: int, limits: Limits, now_ms: int) -> _Run:
         return run._replace(until_ms=now_ms + limits.lock_ms)
     if kind == RELEASE:
         return _ended(run, limits)
+    if kind == REJECT:
+        return _given_up(run, limits, is_rejected=True)
     return _Run(run.first, run.last, ACKNOWLEDGED if kind == ACCEPT else ARCHIVED, run.delivered)
 
 
 def _ended(run: _Run, limits: Limits) -> _Run:
     """Nobody has accepted it."""
-    return _Run(run.first, run.last, ARCHIVED if run.delivered >= limits.deliveries else AVAILABLE, run.delivered)
+    if run.delivered >= limits.deliveries:
+        return _given_up(run, limits, is_rejected=False)
+    return _Run(run.first, run.last, AVAILABLE, run.delivered)
+
+
+def _given_up(run: _Run, limits: Limits, *, is_rejected: bool) -> _Run:
+    if not limits.has_letters:
+        return _Run(run.first, run.last, ARCHIVED, run.delivered)
+    return _Run(run.first, run.last, ARCHIVING, run.delivered, is_rejected=is_rejected)
 
 
 def _suspicious(delivered: int, size: int, limits: Limits) -> int | None:

@@ -15,7 +15,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator.formats import RecordFormatError, encode_string
-from keylane.coordinator.share_groups.partition import ACKNOWLEDGED, ARCHIVED, AVAILABLE, Batch, State
+from keylane.coordinator.share_groups.partition import ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE, Batch, State
 from keylane.wire.primitives import (
     EMPTY_TAGS,
     FieldError,
@@ -251,8 +251,8 @@ def decode_state(data: bytes) -> State:
         batches = []
         for _ in reader.items():
             batch = Batch(*reader.numbers(_BATCH))
-            if batch.state not in (AVAILABLE, ACKNOWLEDGED, ARCHIVED):
-                raise FieldError(f"state {batch.state} of records: 0, 2 and 4 are known")
+            if batch.state not in (AVAILABLE, ACKNOWLEDGED, ARCHIVING, ARCHIVED):
+                raise FieldError(f"state {batch.state} of records: 0, 2, 3 and 4 are known")
             batches.append(batch)
             reader.skip_tags()
         reader.finish()

@@ -1,5 +1,5 @@
 """A partition of a share group beside a model that knows each offset by itself: whatever members do, whenever the
-broker restarts."""
+broker restarts, with dead letters and without."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from keylane.coordinator.share_groups.partition import (
     ACCEPT,
     ACKNOWLEDGED,
+    ARCHIVING,
     AVAILABLE,
     DONE,
     GAP,
@@ -24,7 +25,7 @@ from keylane.coordinator.share_groups.partition import (
 )
 from keylane.wire import codes
 
-LIMITS = Limits(lock_ms=100, deliveries=3, in_flight=12)
+WITHOUT_LETTERS = Limits(lock_ms=100, deliveries=3, in_flight=12)
 MEMBERS = ["a", "b", "c"]
 
 
@@ -38,8 +39,11 @@ class Out(NamedTuple):
 class Partitions(RuleBasedStateMachine):
     """`deliveries` and the rest are of each offset; the log is batches, with gaps between some of them."""
 
-    @initialize(start=st.integers(0, 3))
-    def begin(self, start: int) -> None:
+    @initialize(start=st.integers(0, 3), has_letters=st.booleans())
+    def begin(self, start: int, has_letters: bool) -> None:
+        self.limits = WITHOUT_LETTERS._replace(has_letters=has_letters)
+        self.unwritten: dict[int, bool] = {}
+        """By offset whose letter is to be written: whether it is known that a member rejected it."""
         self.partition = SharePartition(State(start))
         self.state = self.partition.state
         """What is durable."""
@@ -67,7 +71,7 @@ class Partitions(RuleBasedStateMachine):
         batches = [one for one in self.log if one[1] >= at][:reach]
         end = batches[-1][1] + 1 if batches else at
         before = self.partition.state
-        found = self.partition.acquire(member, (at, end), batches, most, LIMITS, self.now_ms, is_strict=is_strict)
+        found = self.partition.acquire(member, (at, end), batches, most, self.limits, self.now_ms, is_strict=is_strict)
         offsets = [offset for one in found for offset in range(one.first, one.last + 1)]
         assert offsets == sorted(set(offsets))
         assert len(offsets) <= most or not is_strict
@@ -78,9 +82,9 @@ class Partitions(RuleBasedStateMachine):
                 assert offset not in self.out, "two have it"
                 assert offset not in self.ended, "it comes back"
                 self.deliveries[offset] = self.deliveries.get(offset, 0) + 1
-                assert one.delivered == self.deliveries[offset] <= LIMITS.deliveries
-                self.out[offset] = Out(member, self.now_ms + LIMITS.lock_ms)
-        if not found and self.partition.has_room(LIMITS):
+                assert one.delivered == self.deliveries[offset] <= self.limits.deliveries
+                self.out[offset] = Out(member, self.now_ms + self.limits.lock_ms)
+        if not found and self.partition.has_room(self.limits):
             free = held - self.out.keys() - self.ended.keys()
             assert not [offset for offset in free if at <= offset < end], "nobody is given what is free"
         if end == at or all(first <= at for first, _ in batches[:1]):
@@ -99,7 +103,7 @@ class Partitions(RuleBasedStateMachine):
         member = other or self.out.get(first, Out("a", 0)).member
         said = Acknowledgement(first, first + len(kinds) - 1, tuple(kinds))
         before = self.partition.state
-        error, is_other = self.partition.acknowledge(member, [said], LIMITS, self.now_ms)
+        error, is_other = self.partition.acknowledge(member, [said], self.limits, self.now_ms)
         offsets = range(said.first, said.last + 1)
         is_allowed = all(offset in self.out and self.out[offset].member == member for offset in offsets)
         assert (error == codes.NONE) == is_allowed
@@ -109,15 +113,29 @@ class Partitions(RuleBasedStateMachine):
             return
         for offset, kind in zip(offsets, kinds, strict=True):
             if kind == RENEW:
-                self.out[offset] = Out(member, self.now_ms + LIMITS.lock_ms)
+                self.out[offset] = Out(member, self.now_ms + self.limits.lock_ms)
                 continue
             del self.out[offset]
             if kind == ACCEPT:
                 self.ended[offset] = "accepted"
-            elif kind in (REJECT, GAP):
-                self.ended[offset] = "rejected"
-            elif self.deliveries[offset] >= LIMITS.deliveries:
-                self.ended[offset] = "given up"
+            elif kind == GAP:
+                self.ended[offset] = "a gap"
+            elif kind == REJECT or self.deliveries[offset] >= self.limits.deliveries:
+                self.give_up(offset, is_rejected=kind == REJECT)
+        self.keep()
+
+    def give_up(self, offset: int, *, is_rejected: bool) -> None:
+        self.ended[offset] = "given up"
+        if self.limits.has_letters:
+            self.unwritten[offset] = is_rejected
+
+    @rule(place=st.integers(0, 11), size=st.integers(1, 6))
+    def write_letters(self, place: int, size: int) -> None:
+        """Of some of those that wait, and of others that do not."""
+        first = self.partition.start + place
+        self.partition.archive(first, first + size - 1)
+        for offset in range(first, first + size):
+            self.unwritten.pop(offset, None)
         self.keep()
 
     @rule(passes_ms=st.sampled_from([1, 40, 100]))
@@ -125,7 +143,7 @@ class Partitions(RuleBasedStateMachine):
         self.now_ms += passes_ms
         late = [offset for offset, out in self.out.items() if out.until_ms <= self.now_ms]
         before = self.partition.state
-        assert self.partition.tick(LIMITS, self.now_ms) == bool(late)
+        assert self.partition.tick(self.limits, self.now_ms) == bool(late)
         assert late or self.partition.state == before
         self.end(late)
         self.keep()
@@ -133,13 +151,13 @@ class Partitions(RuleBasedStateMachine):
     def end(self, offsets: list[int]) -> None:
         for offset in offsets:
             del self.out[offset]
-            if self.deliveries[offset] >= LIMITS.deliveries:
-                self.ended[offset] = "given up"
+            if self.deliveries[offset] >= self.limits.deliveries:
+                self.give_up(offset, is_rejected=False)
 
     @rule(member=st.sampled_from(MEMBERS))
     def leave(self, member: str) -> None:
         theirs = [offset for offset, out in self.out.items() if out.member == member]
-        assert self.partition.release(member, LIMITS) == bool(theirs)
+        assert self.partition.release(member, self.limits) == bool(theirs)
         self.end(theirs)
         self.keep()
 
@@ -149,6 +167,7 @@ class Partitions(RuleBasedStateMachine):
         for offset in self.out:
             self.deliveries[offset] -= 1
         self.out.clear()
+        self.unwritten = dict.fromkeys(self.unwritten, False)
 
     @rule(by=st.integers(1, 8))
     def trim(self, by: int) -> None:
@@ -159,6 +178,7 @@ class Partitions(RuleBasedStateMachine):
         for offset in [offset for offset in self.out if offset < self.log_start]:
             del self.out[offset]
             self.ended[offset] = "expired"
+        self.unwritten = {offset: why for offset, why in self.unwritten.items() if offset >= self.log_start}
         self.keep()
 
     @invariant()
@@ -171,6 +191,8 @@ class Partitions(RuleBasedStateMachine):
             for offset in range(first, last + 1):
                 if offset < partition.start:
                     assert offset in self.ended, "it is lost"
+                elif offset in self.unwritten:
+                    assert state[offset].state == ARCHIVING
                 elif offset in self.ended:
                     assert state[offset].state in DONE
                     assert (state[offset].state == ACKNOWLEDGED) == (self.ended[offset] == "accepted")
@@ -183,6 +205,9 @@ class Partitions(RuleBasedStateMachine):
         assert partition.next_deadline_ms == min(until, default=None)
         assert all(partition.start <= offset < partition.end for offset in self.out)
         assert SharePartition(partition.state).state == partition.state
+        given_up = [(one, range(one.first, one.last + 1)) for one in partition.given_up]
+        assert {offset: one.is_rejected for one, offsets in given_up for offset in offsets} == self.unwritten
+        assert all(one.delivered == self.deliveries[offset] for one, offsets in given_up for offset in offsets)
 
 
 TestPartitions = Partitions.TestCase

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.coordinator.formats import RecordFormatError
-from keylane.coordinator.share_groups.partition import ACKNOWLEDGED, ARCHIVED, AVAILABLE, Batch, State
+from keylane.coordinator.share_groups.partition import ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE, Batch, State
 from keylane.coordinator.share_groups.records import (
     CURRENT,
     GROUP,
@@ -76,7 +76,11 @@ def test_records(group: str, record: Record, is_gone: bool) -> None:
         INTS,
         st.lists(
             st.builds(
-                Batch, LONGS, LONGS, st.sampled_from([AVAILABLE, ACKNOWLEDGED, ARCHIVED]), st.integers(0, 2**15 - 1)
+                Batch,
+                LONGS,
+                LONGS,
+                st.sampled_from([AVAILABLE, ACKNOWLEDGED, ARCHIVING, ARCHIVED]),
+                st.integers(0, 2**15 - 1),
             ),
             max_size=4,
         ).map(tuple),
@@ -97,7 +101,7 @@ def test_what_is_no_record() -> None:
     state = encode_state(State(5, 1, (Batch(5, 6, ARCHIVED, 2),)), 1)
     with pytest.raises(RecordFormatError, match="a share group's state"):
         decode_state(state[:-1])
-    with pytest.raises(RecordFormatError, match="state 1 of records: 0, 2 and 4 are known"):
+    with pytest.raises(RecordFormatError, match="state 1 of records: 0, 2, 3 and 4 are known"):
         decode_state(encode_state(State(5, 1, (Batch(5, 6, 1, 2),)), 1))
     with pytest.raises(RecordFormatError, match="key version 1: 0 is read"):
         decode_state_key(b"\0\1" + encode_state_key(Place("g", uuid.UUID(int=1), 0))[2:])
