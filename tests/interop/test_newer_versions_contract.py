@@ -1,15 +1,19 @@
-"""What Apache Kafka 4.4 added: ApiVersions 5 (KIP-1242) and TxnOffsetCommit 6 (KIP-1319), on both brokers."""
+"""What Apache Kafka 4.4 added: ApiVersions 5 (KIP-1242), TxnOffsetCommit 6 (KIP-1319) and DeleteGroups 3, on both
+brokers; and all APIs that it offers."""
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from interop.test_topic_id_contract import NOBODY, committed, create, delete
+from kit.kafka_apis import NOT_ITS_OLDEST, NOT_OFFERED, OF_KAFKA, OWN
 from kit.protocol import ProtocolClient, part, until
 from kit.transaction_requests import NOT_YET, Tx, find_group
+from kit.transaction_requests import commit as commit_plainly
 
 if TYPE_CHECKING:
     import uuid
@@ -17,12 +21,43 @@ if TYPE_CHECKING:
 NONE = ErrorCode.none
 
 
+def offered(client: ProtocolClient) -> dict[int, tuple[int, int]]:
+    """By key: oldest and newest version."""
+    told = client.ask("api_versions", 4, client_software_name="test", client_software_version="1").api_keys
+    return {one.api_key: (one.min_version, one.max_version) for one in told}
+
+
 @pytest.fixture(autouse=True)
 def is_offered(client: ProtocolClient) -> None:
-    """Apache Kafka 4.3 has neither."""
-    offered = client.ask("api_versions", 4, client_software_name="test", client_software_version="1").api_keys
-    if {one.api_key: one.max_version for one in offered}[18] < 5:
+    """Apache Kafka 4.3 has none of these."""
+    if offered(client)[18][1] < 5:
         pytest.skip("this broker is older than Apache Kafka 4.4")
+
+
+def test_the_list_of_apis_is_that_of_apache_kafka(client: ProtocolClient) -> None:
+    found = offered(client)
+    if OWN in found:
+        del found[OWN]
+        found |= {key: OF_KAFKA[key] for key in (*NOT_OFFERED, *NOT_ITS_OLDEST)}
+    assert found == OF_KAFKA
+
+
+def test_an_api_that_is_not_offered_closes_the_connection(client: ProtocolClient, bootstrap: str) -> None:
+    unknown = next(key for key in range(60, 100) if key not in offered(client))
+    with ProtocolClient(bootstrap) as other:
+        other.send_bytes(struct.pack(">ihhih", 10, unknown, 0, 1, -1))
+        assert other.is_closed_by_peer()
+
+
+def test_groups_are_deleted_with_a_message(client: ProtocolClient) -> None:
+    topic = create(client)
+    find_group(client, "deleted")
+    commit_plainly(client, "deleted", topic.name, 0, 1)
+    answer = client.ask("delete_groups", 3, groups_names=("deleted", "nobody"))
+    assert {one.group_id: (one.error_code, one.error_message) for one in answer.results} == {
+        "deleted": (NONE, None),
+        "nobody": (ErrorCode.group_id_not_found, None),
+    }
 
 
 def version(client: ProtocolClient, cluster: str | None, node: int) -> tuple[ErrorCode, bool]:

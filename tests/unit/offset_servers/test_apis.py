@@ -7,10 +7,10 @@ from typing import Any, cast
 
 from keylane.broker.dispatch import load_apis
 from keylane.offset_servers.apis import LIST_TRANSACTIONS, PASSED_ON, passed_on, served
+from kit import kafka_apis
 
 NEWEST = 99
-OF_KAFKA = {*range(4), *range(8, 52), 55, 57, 60, 61, 64, 65, 66, 68, 69, *range(74, 82), *range(83, 95)}
-"""The keys that a broker of 4.4.0 offers."""
+OF_KAFKA = set(kafka_apis.OF_KAFKA)
 NOT_OFFERED = {
     25: "offsets in transactions: Kafka's coordinator marks their end in its own store",
     27: "a transaction that hangs is ended at the brokers themselves",

@@ -1,4 +1,4 @@
-"""DeleteGroups (42), versions 0-2: groups without members end, with all their offsets, durably (KIP-229).
+"""DeleteGroups (42), versions 0-3: groups without members end, with all their offsets, durably (KIP-229).
 
 v2: flexible. A group with members is refused (NON_EMPTY_GROUP), one that does not exist too (GROUP_ID_NOT_FOUND).
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 API_KEY = 42
 MIN_VERSION = 0
-MAX_VERSION = 2
+MAX_VERSION = 3
 LACKS = "nothing"
 
 

@@ -5,5 +5,5 @@ Source: the schemas of kafka-clients 4.4.0.
 
 from __future__ import annotations
 
-NEWER = frozenset({("api_versions", 5), ("txn_offset_commit", 6)})
+NEWER = frozenset({("api_versions", 5), ("delete_groups", 3), ("txn_offset_commit", 6)})
 """API and version; the module of both messages is `API_vVERSION`."""
