@@ -106,6 +106,11 @@ def kafka_tool(main_class: str, *arguments: str, timeout_s: float = 120) -> subp
     return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
+def config_command() -> str:
+    """The class of kafka-configs.sh."""
+    return "kafka.admin.ConfigCommand" if older_than("4.4") else "org.apache.kafka.tools.ConfigCommand"
+
+
 class Node:
     """One process of Apache Kafka on 127.0.0.1, with its server properties, its data and its log in a folder."""
 

@@ -36,7 +36,7 @@ def test_two_consumers_and_the_tools(jvm_peers: None) -> None:
 
     with EmbeddedBroker(topics={"jobs": 2}) as broker:
         configs = ("--entity-type", "groups", "--entity-name", "workers", "--alter", "--add-config")
-        tool("kafka.admin.ConfigCommand", broker, *configs, "share.auto.offset.reset=earliest")
+        tool(peers.config_command(), broker, *configs, "share.auto.offset.reset=earliest")
         consumers = [threading.Thread(target=consume, args=(found,)) for found in read]
         for consumer in consumers:
             consumer.start()

@@ -116,5 +116,5 @@ def test_all_topics_are_described_the_brokers_own_too(broker: EmbeddedBroker) ->
     assert {line.split("\t")[0] for line in text.splitlines() if line.startswith("Topic:")} == {
         "Topic: flights", "Topic: __consumer_offsets",
     }  # fmt: skip
-    text = run("kafka.admin.ConfigCommand", *servers, "--describe", "--entity-type", "topics", "--all")
+    text = run(peers.config_command(), *servers, "--describe", "--entity-type", "topics", "--all")
     assert "All configs for topic __consumer_offsets are:" in text

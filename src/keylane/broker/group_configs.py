@@ -140,12 +140,9 @@ def checked(settings: Mapping[str, str], config: BrokerConfig) -> dict[str, int]
             found[name] = int(text)
         except ValueError:
             raise UsageError(f"Invalid value {text} for configuration {name}: Not a number of type INT") from None
-        for option, is_wrong, how in (
-            (about.least, found[name] < getattr(config, about.least), "greater"),
-            (about.most, found[name] > getattr(config, about.most), "less"),
-        ):
-            if is_wrong:
-                raise UsageError(f"{name} must be {how} than or equal to {option.replace('_', '.')}")
+        least, most = getattr(config, about.least), getattr(config, about.most)
+        if not least <= found[name] <= most:
+            raise UsageError(f"{name} must be in the range {least} to {most} inclusive.")
     for kind in ("consumer", "share"):
         session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
         times = [found.get(one, getattr(config, GROUP_CONFIGS[one].option)) for one in (session, heartbeat)]

@@ -133,7 +133,7 @@ async def _wanted(request: Any, node: Node, *, has_ids: bool) -> dict[NamedParti
         named = _named(topic, has_ids=has_ids)
         name = node.topic_name(named) if isinstance(named, UUID) else named
         async for one in in_slices(topic.partitions):
-            epoch = getattr(one, "current_leader_epoch", -1)
+            epoch = max(getattr(one, "current_leader_epoch", -1), -1)  # any below 0 is none, as by Apache Kafka
             last_epoch = getattr(one, "last_fetched_epoch", -1)
             wanted[named, one.partition] = Wanted(one.fetch_offset, one.partition_max_bytes, epoch, name, last_epoch)
     return wanted
