@@ -1,4 +1,4 @@
-"""Java's share consumer and Apache Kafka's tools on our broker (KIP-932)."""
+"""Java's share consumer and Apache Kafka's tools on our broker (KIP-932); their dead letters on both (KIP-1191)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 import peers
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from keylane.testing.embedded import EmbeddedBroker
 
@@ -16,8 +16,9 @@ GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 DEADLINE_S = 60.0
 
 
-def tool(main_class: str, broker: EmbeddedBroker, *arguments: str) -> str:
-    done = peers.kafka_tool(main_class, "--bootstrap-server", broker.bootstrap_servers, *arguments)
+def tool(main_class: str, broker: EmbeddedBroker | str, *arguments: str) -> str:
+    address = broker if isinstance(broker, str) else broker.bootstrap_servers
+    done = peers.kafka_tool(main_class, "--bootstrap-server", address, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -57,3 +58,35 @@ def test_two_consumers_and_the_tools(jvm_peers: None) -> None:
         tool(GROUPS, broker, "--delete-offsets", "--group", "workers", "--topic", "jobs")
         tool(GROUPS, broker, "--delete", "--group", "workers")
         assert tool(GROUPS, broker, "--list").split() == []
+
+
+@pytest.mark.soak
+def test_what_java_rejects_leaves_dead_letters(jvm_peers: None, bootstrap: str) -> None:
+    if older := peers.older_than("4.4"):
+        pytest.skip(older)
+    topics = "org.apache.kafka.tools.TopicCommand"
+    tool(topics, bootstrap, "--create", "--topic", "refused")
+    tool(
+        topics, bootstrap, "--create", "--topic", "dlq.refused", "--config", "errors.deadletterqueue.group.enable=true"
+    )
+    configs = {
+        "share.auto.offset.reset": "earliest",
+        "errors.deadletterqueue.topic.name": "dlq.refused",
+        "errors.deadletterqueue.copy.record.enable": "true",
+    }
+    added = ",".join(f"{name}={value}" for name, value in configs.items())
+    tool(peers.config_command(), bootstrap, "--entity-type", "groups", "--entity-name", "refusers", "--alter",
+         "--add-config", added)  # fmt: skip
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(20):
+        producer.produce("refused", b"%d" % number)
+    assert producer.flush(DEADLINE_S) == 0
+    where = ("--topic", "refused", "--group", "refusers", "--max-messages", "20", "--timeout-ms", "60000")
+    tool(CONSOLE, bootstrap, *where, "--reject")
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "letters", "enable.auto.commit": False})
+    try:
+        reader.assign([TopicPartition("dlq.refused", 0, 0)])
+        letters = [reader.poll(DEADLINE_S) for _ in range(20)]
+    finally:
+        reader.close()
+    assert [letter is not None and letter.value() for letter in letters] == [b"%d" % number for number in range(20)]
