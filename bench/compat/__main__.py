@@ -1,5 +1,6 @@
 """`make compat`: run the suites, each on a broker of its own and beside that on an Apache Kafka of its own, and merge
-what they found into a JSON file and the page.
+what they found into a JSON file and the page. KEYLANE_KAFKA is the release of Apache Kafka, of its clients and its
+tools (4.3.1); each has a file and a table of its own.
 
 The exit code is 1 when a suite passes less than 95 % of what applies to it on the embedded broker.
 """
@@ -43,6 +44,7 @@ SUITES = (
         outside.KAFKA_PYTHON_SETTINGS,
     ),
     Suite("Apache Kafka's tools", peers.version("kafka", "kafka-tools"), peers.missing, java.tools),
+    Suite("all of Java's Admin", peers.version("kafka", "kafka-tools"), peers.missing, java.admin),
     Suite(
         "JVM Parallel Consumer",
         peers.version("parallel_consumer", "parallel-consumer-core"),
@@ -100,7 +102,7 @@ def main() -> int:
     text = report.markdown(found)
     print(text)
     if options.page:
-        put_into_page(options.page, "compat", text)
+        put_into_page(options.page, f"compat beside {peers.kafka_release()}", text)
     return 0 if is_good else 1
 
 
@@ -129,7 +131,12 @@ def arguments() -> argparse.Namespace:
         choices=report.BROKERS,
         help="which brokers they run on (all)",
     )
-    add("--json", type=Path, default=Path("artifacts/compat.json"), help="where results are merged into")
+    add(
+        "--json",
+        type=Path,
+        default=Path(f"artifacts/compat-{peers.kafka_release()}.json"),
+        help="where results are merged into",
+    )
     add("--page", type=Path, metavar="FILE", help="also put the tables into this page (docs/compatibility.md)")
     return parser.parse_args()
 

@@ -134,6 +134,13 @@ def transactions(*arguments: str, heap_mb: int = 128) -> list[str]:
     return ["java", *options, "-cp", f"{peers.jars('kafka')}/*", source, *arguments]
 
 
+def admin(bootstrap: str, *, heap_mb: int = 256) -> list[str]:
+    """The command line that calls each method of Java's Admin, and tells of each in a line."""
+    source = str(_SOURCES / "clients" / "AllOfAdmin.java")
+    options = [f"-Xmx{heap_mb}m", f"{_LOG}.defaultLogLevel=off"]
+    return ["java", *options, "-cp", f"{peers.jars('kafka')}/*", source, bootstrap]
+
+
 def offset_client(*arguments: str, heap_mb: int = 128) -> list[str]:
     """The command line that runs a group's member with today's Java client: BOOTSTRAP TOPIC GROUP COUNT PROTOCOL."""
     source = str(_SOURCES / "clients" / "OffsetClient.java")
