@@ -62,7 +62,14 @@ MUTANTS = [
         "crash matrix: SIGKILL under a consumer group",
         "what members said comes back when the broker is killed",
         "ShareService.acknowledge",
-        instead("_append_states()", "error"),
+        instead("_keep()", "error"),
+        "crash/test_share_group_crashes.py::test_a_crash_at_every_operation",
+    ),
+    Mutant(
+        "crash matrix: a share group",
+        "what members rejected is archived at once: a crash before its letter leaves none",
+        "_given_up",
+        argument("_Run", 2, "4"),
         "crash/test_share_group_crashes.py::test_a_crash_at_every_operation",
     ),
     Mutant(
