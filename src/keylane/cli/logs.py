@@ -12,6 +12,10 @@ LIBRDKAFKA_LINE = "%s [%s] %s"
 """The form in which confluent-kafka logs librdkafka's own lines: one a failed attempt to connect, ten a second. What
 they mean for a run is logged by keylane, once."""
 
+PY4J_LINE = "Exception while sending command."
+"""What Py4J logs with a traceback, by no logger of its own, where a JVM ends below a call. What that means is told in
+the command's last line."""
+
 LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -60,3 +64,9 @@ def leave_to_application(*, verbose: bool) -> None:
     if any(getattr(one, "stream", None) in {sys.stderr, sys.stdout} for one in root.handlers):
         for handler in ours:
             logger.removeHandler(handler)
+
+
+def mute_py4j() -> None:
+    """From now on the end of a JVM leaves no traceback of Py4J's."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(lambda record: record.msg != PY4J_LINE)

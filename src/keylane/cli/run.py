@@ -192,6 +192,7 @@ def run_on_spark(
     pipeline: Pipeline, watch: Watch, stop: StopRequest, startup: Startup, args: argparse.Namespace
 ) -> None:
     """Lanes of a session of our own. Raises `StoppedError` for a stop before they run."""
+    from keylane.cli.logs import mute_py4j
     from keylane.cli.startup import STANDS_S
     from keylane.demo.backends import end_session
     from keylane.demo.extras import require
@@ -200,7 +201,7 @@ def run_on_spark(
     import keylane.spark
     from keylane.errors import SessionEndedError
 
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # a JVM that ends is told in a line, and not by its traceback
+    mute_py4j()
     with watch.progress.step(f"Starting Spark on {args.spark}"):
         spark = startup.do(
             f"Spark starts on {args.spark}",
