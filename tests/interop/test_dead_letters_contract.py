@@ -42,6 +42,8 @@ REJECTED, TOO_OFTEN = b"Offset rejected by client.", b"Offset delivery count exc
 NUMBERS = itertools.count()
 Settings = tuple[tuple[str, str], ...]
 NO_SETTINGS: Settings = ()
+LONG = ("share.record.lock.duration.ms", "30000")
+"""No record is over by itself while a test runs."""
 COPIED: Settings = ((COPIES, "true"),)
 TWICE: Settings = (("share.delivery.count.limit", "2"),)
 
@@ -148,7 +150,7 @@ class Letters:
         find_group(client, "share-0")
         self.group = Group(bootstrap, client)
         self.topic = topic
-        for name, value in [(TOPIC_NAME, topic), *settings]:
+        for name, value in [(TOPIC_NAME, topic), LONG, *settings]:
             assert self.group.configure(name, value) == (NONE, None)
         producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5_000})
         for number in range(3):
@@ -205,12 +207,13 @@ def test_large_records_are_copied_one_after_the_other(bootstrap: str, client: Pr
 
 
 def test_a_record_that_was_delivered_too_often_has_a_letter(bootstrap: str, client: ProtocolClient) -> None:
-    """Given back, or kept for too long; one that is rejected at last was rejected."""
+    """Given back, or its member went; one that is rejected at last was rejected."""
     letters = Letters(bootstrap, client, new_topic(client), TWICE)
     assert letters.member.told((0, 2, [RELEASE])) == NONE
     letters.member.take([(0, 2, 2)])
     assert letters.member.told((0, 0, [RELEASE]), (1, 1, [REJECT])) == NONE
-    letters.wait_until_over()  # the third is over when its time is
+    letters.member.client.close()  # with the third
+    letters.wait_until_over()
     found = read(bootstrap, letters.topic)
     assert sorted(one.headers["__dlq.errors.offset"] for one in found) == [b"0", b"1", b"2"]
     assert sorted(found, key=lambda one: one.headers["__dlq.errors.offset"]) == [
