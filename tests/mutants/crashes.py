@@ -12,7 +12,7 @@ MUTANTS = [
     Mutant(
         "DataFrames' crash matrix: after the checkpoint",
         "a record that is carried keeps no attempts",
-        "TaskCarry.judged",
+        "TaskCarry.judge",
         value_of("attempts", "1"),
         "unit/spark/test_structured_carry_over.py::test_attempts_of_earlier_batches_count",
     ),
@@ -26,7 +26,7 @@ MUTANTS = [
     Mutant(
         "DataFrames' crash matrix: after the sink",
         "a replay carries what fails, though its list is written",
-        "TaskCarry.judged",
+        "TaskCarry.judge",
         never("is_frozen"),
         "unit/spark/test_structured_carry_over.py::test_a_batch_with_a_list_leaves_out_exactly_that_and_carries_nothing_else",
     ),

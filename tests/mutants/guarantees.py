@@ -159,7 +159,7 @@ MUTANTS = [
     Mutant(
         "guarantee 3",
         "rows are given back before the dead letters before them are acknowledged",
-        "_Output.take",
+        "_Output._acknowledge",
         drop("acknowledged"),
         "unit/spark/test_structured_parallel_map.py::test_dead_letters_are_acknowledged_before_what_follows_them_is_given_back",
     ),
