@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 CLUSTER = "simulated cluster"
 NOT_SEEN = "this store has not seen"
+ANEW = "was deleted and made anew"
 
 
 class SimulatedStore:
@@ -142,13 +143,13 @@ class SimulatedStore:
     def refused(self, error: BaseException) -> None:
         """By name; the way out is taken that the error has."""
         text = str(error)
-        if NOT_SEEN in text and self._world.random.random() < 0.5:
+        if ANEW in text or (NOT_SEEN in text and self._world.random.random() < 0.5):
             self._rewinds = True
         elif "`keylane store forget`" in text or NOT_SEEN in text:
             self._forget()
         else:
             self._world.check("start again" in text, "refused without a way out: {}", text)
-        kinds = (NOT_SEEN, "has lost", "another record", "is purged")
+        kinds = (NOT_SEEN, ANEW, "has lost", "another record", "is purged")
         self._world.seen[next((one for one in kinds if one in text), "refused")] += 1
 
     # --- what happens to it ---

@@ -66,7 +66,7 @@ MUTANTS = [
         "crash/test_share_group_crashes.py::test_a_crash_at_every_operation",
     ),
     Mutant(
-        "crash matrix: a share group",
+        "crash matrix: SIGKILL under a consumer group",
         "what members rejected is archived at once: a crash before its letter leaves none",
         "_given_up",
         argument("_Run", 2, "4"),
@@ -334,7 +334,7 @@ MUTANTS = [
     Mutant(
         "crash matrix: topics: logs and registry",
         "a topic is served before it is in the registry",
-        "TopicRegistry.create",
+        "TopicRegistry.create_all",
         drop("_write LIVE"),
         "crash/test_log_registry.py::test_a_crash_at_any_operation_keeps_what_was_answered[lost-lost]",
     ),

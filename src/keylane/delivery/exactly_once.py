@@ -397,7 +397,7 @@ class House:
                 f"topic {start.topic!r} was deleted and made anew, and {len(left)} records of partition "
                 f"{start.partition}, from offset {min(left)} on, were processed and never committed before that was "
                 "seen: if they are of the topic that is there now, they would be processed twice. "
-                "ExactlyOnce(unseen_commits='accept') runs the new topic from where the group begins"
+                "ExactlyOnce(unseen_commits='rewind') runs the new topic from its beginning"
             )
 
     def _said_unseen(self, start: Start, missing: Sequence[range]) -> str:

@@ -16,6 +16,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import UsageError
+from keylane.foreign_errors import line_of, text_of
 from keylane.http.errors import HttpError, RefusedError, StatusError
 from keylane.http.messages import Request, Response
 from keylane.records import Returned
@@ -243,11 +244,11 @@ class Calls:
         if isinstance(error, aiohttp.ClientConnectorError):
             if isinstance(error.os_error, RefusedAddressError):
                 return unsendable(request, str(error.os_error))
-            return self._failed(request, f"{type(error).__name__}: {error}")
+            return self._failed(request, line_of(error))
         if isinstance(error, aiohttp.InvalidURL):
             return unsendable(request, f"its URL cannot be asked ({type(error).__name__})")
         if isinstance(error, aiohttp.ClientError):
-            return self._failed(request, type(error).__name__, str(error))
+            return self._failed(request, type(error).__name__, text_of(error))
         return unsendable(request, f"its method, headers or body cannot be sent ({type(error).__name__})")
 
     def _failed(self, request: Request, text: str, detail: str = "") -> HttpError:
