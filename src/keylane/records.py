@@ -481,6 +481,13 @@ class Context(Generic[R]):
     def begin_with(self, begin: Callable[[], Any] | None) -> None:
         """keylane's: what begins the transaction, and gives its connection."""
         self._begin = begin
+        self._transaction = None
+
+    def has_begun(self, connection: Any) -> Any:
+        """keylane's: the transaction of this connection has, and needs nothing more to be used."""
+        self._begin = None
+        self._transaction = connection
+        return connection
 
     def limit(self, deadline: float) -> None:
         """keylane's: the result is wanted until then."""

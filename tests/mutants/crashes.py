@@ -236,7 +236,7 @@ MUTANTS = [
     Mutant(
         "crash matrix: exactly_once",
         "a handler that fails leaves its identity behind",
-        "OpenSqlite.begun",
+        "SqliteTransaction.__exit__",
         argument("end", 0, "'COMMIT'"),
         "unit/delivery/test_exactly_once.py::test_a_record_that_is_skipped_has_no_effect_and_no_identity",
     ),

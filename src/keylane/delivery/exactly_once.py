@@ -37,7 +37,7 @@ from keylane.offsets import OffsetMap
 from keylane.records import Output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from keylane.consumer.ports import Offset
     from keylane.consumer.start import Start
@@ -123,9 +123,6 @@ class Identities:
             return Identity(self._scopes[record.topic], record.partition, record.offset)
         return Identity(self._group, -1, -1, key_of(self._function(record), repr(record)))
 
-    def checksum(self, record: Record) -> int:
-        return OF_KEYS if self.by_key else checksum_of(record)
-
 
 def checksum_of(record: Record) -> int:
     """What tells a record from another one at the same place: see `checksum`."""
@@ -152,7 +149,7 @@ class Places:
         known = self._known.get(identity[:2])
         return None if known is None else identity.offset in known
 
-    def processed(self, identities: Sequence[Identity]) -> None:
+    def processed(self, identities: Collection[Identity]) -> None:
         with self._lock:
             for scope, partition, offset, key in identities:
                 if key:
@@ -580,7 +577,7 @@ class KeptRecords:
 
     def __init__(self, identities: Identities, own_topics: OwnTopics, places: Places) -> None:
         self.identity_of = identities.of
-        self.checksum_of = identities.checksum
+        self.checksum_of = (lambda _: OF_KEYS) if identities.by_key else checksum_of
         self.is_known = places.is_known
         self.processed = places.processed
         self._own_topics = own_topics

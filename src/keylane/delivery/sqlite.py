@@ -13,25 +13,29 @@ import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from keylane.delivery.statements import ADDED, OF_ONE, Housekeeping, schema_of
+from keylane.delivery.statements import ADDED, Housekeeping, schema_of
 from keylane.delivery.stores import Identity, Processed
 from keylane.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 logger = logging.getLogger("keylane.delivery")
 
+OF_ONE = "WHERE scope = ? AND part = ? AND at = ? AND key = ?"
 CLAIM = (
-    "INSERT OR IGNORE INTO keylane_processed (scope, part, at, key, done_ms, checksum) VALUES (%s, %s, %s, %s, %s, %s)"
+    "INSERT OR IGNORE INTO keylane_processed (scope, part, at, key, done_ms, checksum) SELECT ?, ?, ?, ?, ?, ? "
+    "WHERE ? >= coalesce((SELECT below FROM keylane_purged WHERE scope = ? AND part = ?), -1)"
 )
+"""Nobody purges meanwhile: the transaction has the file's one lock of writers. Keys have the offset -1."""
 FOUND = f"SELECT outputs, checksum FROM keylane_processed {OF_ONE}"
-KEEP = f"UPDATE keylane_processed SET outputs = %s {OF_ONE}"
+KEEP = f"UPDATE keylane_processed SET outputs = ? {OF_ONE}"
 
 BUSY_S = 0.01
 """Between two tries where SQLite itself does not wait."""
@@ -65,10 +69,18 @@ class SqliteStore:
 
 
 class SqliteTransaction(Housekeeping):
-    """An open transaction on the one connection."""
+    """A transaction on the one connection, while its block runs."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self.connection = connection
+    def __init__(self, opened: OpenSqlite) -> None:
+        self._opened = opened
+        self.connection = opened.connection
+
+    def __enter__(self) -> Self:
+        self._opened.begin()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._opened.end("COMMIT" if kind is None else "ROLLBACK")
 
     def run(self, statement: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
         return self.connection.execute(statement.replace("%s", "?"), parameters)
@@ -78,24 +90,19 @@ class SqliteTransaction(Housekeeping):
 
     def claim_all(self, checksums: Mapping[Identity, int | None]) -> Mapping[Identity, Processed]:
         processed: dict[Identity, Processed] = {}
-        below: dict[tuple[str, int], int] = {}
+        execute = self.connection.execute
         now_ms = time.time_ns() // 1_000_000
         for one, checksum in checksums.items():
-            if one.offset >= 0:
-                name = (one.scope, one.partition)
-                if name not in below:
-                    below[name] = self.purged_below(*name)
-                if one.offset < below[name]:
-                    processed[one] = Processed()
-                    continue
-            if not self.run(CLAIM, (*one, now_ms, checksum)).rowcount:
-                outputs, kept = self.run(FOUND, one).fetchone()
+            scope, partition, offset, key = one
+            claim = (scope, partition, offset, key, now_ms, checksum, offset, scope, partition)
+            if not execute(CLAIM, claim).rowcount:
+                outputs, kept = execute(FOUND, one).fetchone() or (None, None)  # it is purged
                 processed[one] = Processed(outputs or b"", kept)
         return processed
 
     def keep_all(self, outputs: Mapping[Identity, bytes]) -> None:
         for identity, kept in outputs.items():
-            self.run(KEEP, (kept, *identity))
+            self.connection.execute(KEEP, (kept, *identity))
 
 
 class OpenSqlite:
@@ -105,12 +112,12 @@ class OpenSqlite:
         self._timeout_ms = store.timeout_ms
         self._path = path = Path(store.path).resolve()
         with _writing_guard:
-            self.writing = _writing.setdefault(path, threading.Lock())
-        self._connection = sqlite3.connect(
+            self._writing = _writing.setdefault(path, threading.Lock())
+        self.connection = sqlite3.connect(
             path, timeout=store.timeout_ms / 1000, isolation_level=None, check_same_thread=False
         )
         self._write_ahead(time.monotonic() + store.timeout_ms / 1000)
-        self._connection.execute("PRAGMA synchronous = FULL")
+        self.connection.execute("PRAGMA synchronous = FULL")
         self._file = _file_at(path)
         self._make_tables()
         self._reading = threading.Lock()
@@ -131,7 +138,7 @@ class OpenSqlite:
         """SQLite waits for nobody here: while another connection writes, or changes the mode as well, it is refused."""
         while True:
             try:
-                self._connection.execute("PRAGMA journal_mode = WAL")
+                self.connection.execute("PRAGMA journal_mode = WAL")
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up_at:
                     raise
@@ -139,61 +146,64 @@ class OpenSqlite:
             else:
                 return
 
-    @contextmanager
-    def transaction(self) -> Iterator[SqliteTransaction]:
-        with self.writing:
-            yield from self.begun()
+    def transaction(self) -> SqliteTransaction:
+        return SqliteTransaction(self)
 
-    def begun(self) -> Iterator[SqliteTransaction]:
-        """A transaction, under the lock."""
-        self.begin()
+    def begin(self) -> None:
+        """Waits for the end of another transaction. Raises `StoreError`, as `begin_now`."""
+        self._writing.acquire()
         try:
-            yield SqliteTransaction(self._connection)
+            self._check_file()
+            self.connection.execute("BEGIN IMMEDIATE")
         except BaseException:
-            self.end("ROLLBACK")
+            self._writing.release()
             raise
-        self.end("COMMIT")
 
-    def begin(self, wait_ms: int | None = None) -> None:
-        """`wait_ms`: for a transaction of another process, instead of the store's time. Raises `StoreError` where the
-        file is another one than this connection's, which would lead to no name any more."""
+    def begin_now(self) -> None:
+        """Waits for one of this process, whose end is not far. Raises `BusyNowError`."""
+        if not self._writing.acquire(timeout=END_S):
+            raise BusyNowError
+        try:
+            self._check_file()
+            self.connection.execute("PRAGMA busy_timeout = 0")
+            try:
+                self.connection.execute("BEGIN IMMEDIATE")
+            finally:
+                self.connection.execute(f"PRAGMA busy_timeout = {self._timeout_ms}")
+        except BaseException as error:
+            self._writing.release()
+            if isinstance(error, sqlite3.OperationalError):
+                raise BusyNowError from error
+            raise
+
+    def _check_file(self) -> None:
+        """Raises `StoreError` where the file is another one than this connection's, to which no name leads any more."""
         if _file_at(self._path) != self._file:
             raise StoreError(
                 f"the file {self._path} was replaced or removed under this process: was it restored? Nothing is "
                 "written to what it was; start again: what the group has not committed runs again, and what it has "
                 "and the store has not is told"
             )
-        if wait_ms is None:
-            self._connection.execute("BEGIN IMMEDIATE")
-            return
-        self._connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
-        try:
-            self._connection.execute("BEGIN IMMEDIATE")
-        finally:
-            self._connection.execute(f"PRAGMA busy_timeout = {self._timeout_ms}")
 
     def end(self, how: str) -> None:
         """Commit or roll back; after a commit that fails nothing stays open."""
         try:
-            if self._connection.in_transaction:
-                self._connection.execute(how)
+            if self.connection.in_transaction:
+                self.connection.execute(how)
         except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
             raise
-
-    @property
-    def connection(self) -> sqlite3.Connection:
-        return self._connection
+        finally:
+            self._writing.release()
 
     def find(self, identities: Collection[Identity]) -> Collection[Identity]:
         with self._reading:
-            known = SqliteTransaction(self._reader)
-            return [one for one in identities if known.run(FOUND, one).fetchone() is not None]
+            return [one for one in identities if self._reader.execute(FOUND, one).fetchone() is not None]
 
     def close(self) -> None:
-        with self.writing:
-            self._connection.close()
+        with self._writing:
+            self.connection.close()
         with self._reading:
             self._reader.close()
 
@@ -222,79 +232,53 @@ class AsyncSqlite:
         """Whether a coroutine is between the begin of its transaction and the end."""
         self._is_beginning = False
         """Whether a thread waits for the transaction, for a coroutine that goes on only once the loop does."""
-        self.is_held = False
+        self._is_held = False
         """Whether handlers were seen to wait for something else inside their transactions: then each begins with it."""
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="keylane-sqlite")
         """One may wait for a transaction that the other one ends."""
+
+    @property
+    def may_begin_now(self) -> bool:
+        return not self._is_held
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncSqliteTransaction]:
         async with self._turn:
             self._is_beginning = True
             try:
-                await self._on_thread(self._begin, undo=self._give_up)
+                await self._on_thread(self._opened.begin, undo=partial(self._opened.end, "ROLLBACK"))
             finally:
                 self._is_beginning = False
-            async with self._inside():
-                yield AsyncSqliteTransaction(SqliteTransaction(self._opened.connection))
+            async with AsyncSqliteTransaction(self) as transaction:
+                yield transaction
 
-    def begin_now(
-        self, stack: AsyncExitStack, checksums: Mapping[Identity, int | None]
-    ) -> tuple[AsyncSqliteTransaction, Mapping[Identity, Processed]]:
-        """Begin at once, and claim; the transaction ends with `stack`. At most the end of another one is waited for.
+    def begin_now(self) -> AsyncSqliteTransaction:
+        """A transaction that begins at once, and ends with its block. At most the end of another one is waited for.
         Raises `BusyNowError`."""
-        if self._is_inside and not self.is_held:
-            self.is_held = True
+        if self._is_inside and not self._is_held:
+            self._is_held = True
             logger.warning(
                 "a handler waits for something while its transaction is open: SQLite has one writer, so that calls run "
                 "one after another from now on; have it wait before it first uses context.transaction"
             )
-        if self._is_inside or self._is_beginning or not self._opened.writing.acquire(timeout=END_S):
+        if self._is_inside or self._is_beginning:
             raise BusyNowError
-        try:
-            self._opened.begin(wait_ms=0)
-        except BaseException as error:
-            self._opened.writing.release()
-            if isinstance(error, sqlite3.OperationalError):
-                raise BusyNowError from error
-            raise
-        stack.push_async_exit(self._end_of_stack)
-        self._is_inside = True
-        transaction = SqliteTransaction(self._opened.connection)
-        return AsyncSqliteTransaction(transaction), transaction.claim_all(checksums)
+        self._opened.begin_now()
+        return AsyncSqliteTransaction(self)
 
     async def wait_until_free(self) -> None:
         """Until a transaction could begin."""
         async with self.transaction():
             pass
 
-    async def _end_of_stack(self, kind: Any, *_: Any) -> None:
-        self._is_inside = False
-        await self._on_thread(self._end, "COMMIT" if kind is None else "ROLLBACK")
-
-    @asynccontextmanager
-    async def _inside(self) -> AsyncIterator[None]:
+    def inside(self) -> SqliteTransaction:
+        """A coroutine goes on in the transaction, which has begun."""
         self._is_inside = True
-        async with AsyncExitStack() as stack:
-            stack.push_async_exit(self._end_of_stack)
-            yield
+        return self._opened.transaction()
 
-    def _begin(self) -> None:
-        self._opened.writing.acquire()
-        try:
-            self._opened.begin()
-        except BaseException:
-            self._opened.writing.release()
-            raise
-
-    def _end(self, how: str) -> None:
-        try:
-            self._opened.end(how)
-        finally:
-            self._opened.writing.release()
-
-    def _give_up(self) -> None:
-        self._end("ROLLBACK")
+    async def end(self, how: str) -> None:
+        self._is_inside = False
+        await self._on_thread(self._opened.end, how)
 
     async def _on_thread(self, do: Any, *arguments: Any, undo: Any = None) -> None:
         """Whatever happens to the one who waits, `do` comes to its end before the next one has its turn."""
@@ -316,15 +300,24 @@ class AsyncSqlite:
 
 
 class AsyncSqliteTransaction:
-    """Single statements in the file's cache: they do not wait, and run where they are called."""
+    """Single statements in the file's cache: they do not wait, and run where they are called. It has begun, and ends
+    with its block."""
 
-    def __init__(self, transaction: SqliteTransaction) -> None:
-        self._transaction = transaction
-        self.connection = transaction.connection
-        self.is_open = transaction.is_open
+    def __init__(self, opened: AsyncSqlite) -> None:
+        self._opened = opened
+        self._transaction = opened.inside()
+        self.connection = self._transaction.connection
+        self.is_open = self._transaction.is_open
+        self.claim_now = self._transaction.claim_all
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self._opened.end("COMMIT" if kind is None else "ROLLBACK")
 
     async def claim_all(self, checksums: Mapping[Identity, int | None]) -> Mapping[Identity, Processed]:
-        return self._transaction.claim_all(checksums)
+        return self.claim_now(checksums)
 
     async def keep_all(self, outputs: Mapping[Identity, bytes]) -> None:
         self._transaction.keep_all(outputs)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from keylane.delivery.postgres import PostgresStore
 from keylane.delivery.sqlite import BusyNowError, SqliteStore
@@ -26,7 +26,8 @@ from keylane.options import ExactlyOnce, takes_context
 from keylane.telling import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from keylane.delivery.stores import AsyncTransaction, OpenAsyncStore, OpenStore, Transaction
     from keylane.flow.outcomes import Outcome
@@ -129,7 +130,7 @@ class Keeping(Protocol):
     def is_known(self, identity: Identity) -> bool | None:
         """Whether it was processed, as of the assignment and by this process since then; None: the store knows."""
 
-    def processed(self, identities: Sequence[Identity]) -> None:
+    def processed(self, identities: Collection[Identity]) -> None:
         """These are processed now: their transaction is committed."""
 
     def outcome(self, result: Outcome) -> tuple[Outcome, bytes]:
@@ -162,20 +163,12 @@ class Transactions:
         self.handler: Handler = calls.of_batch if flow.batch is not None else calls.of_one
         self.opened: OpenStore
         self.opened_async: OpenAsyncStore
-        self._waiting: set[_Batch] = set()
-
-    @contextmanager
-    def waiting(self, batch: _Batch) -> Iterator[None]:
-        """While a call waits for a connection."""
-        self._waiting.add(batch)
-        try:
-            yield
-        finally:
-            self._waiting.discard(batch)
+        self.waiting: set[_Batch] = set()
+        """Calls that wait for a connection."""
 
     def items_that_wait(self) -> list[Any]:
         """Those of calls that wait for a connection."""
-        return [item for batch in self._waiting.copy() for item in batch.items]
+        return [item for batch in self.waiting.copy() for item in batch.items]
 
     @contextmanager
     def _resource(self) -> Iterator[Any]:
@@ -220,40 +213,37 @@ class _Calls:
         self._handler = handler
 
     def of_one(self, item: Any, context: Context) -> Outcome:
-        (outcome,) = self.of_batch([item], context, _One)
+        (outcome,) = self._outcomes(_One(item, self._keeping), context)
         return outcome
 
-    def of_batch(self, items: Sequence[Any], context: Context, kind: type[_Batch] | None = None) -> list[Outcome]:
-        for repeat in range(REPEATS):
-            batch = (kind or _Batch)(items, self._keeping)
-            try:
-                return self._run(batch, context)
-            except Exception as error:
-                if not _may_be_repeated(error) or repeat == REPEATS - 1:
-                    raise
-            time.sleep(_pause_s(repeat))
-        raise AssertionError("a repeat returns, or raises")
+    def of_batch(self, items: Sequence[Any], context: Context) -> list[Outcome]:
+        return self._outcomes(_Batch(items, self._keeping), context)
 
-    def _run(self, batch: _Batch, context: Context) -> list[Outcome]:
-        known = [batch.is_known(one) for one in batch.identities]
-        if None in known:
-            known = [bool(self._transactions.opened.find(batch.identities))]
-        if not any(known):
+    def _outcomes(self, batch: _Batch, context: Context) -> list[Outcome]:
+        repeat = 0
+        claims_first = batch.is_known
+        if claims_first is None:
+            claims_first = bool(self._transactions.opened.find(batch.checksums))
+        while True:
             try:
-                return self._attempt(batch, context, claims_first=False)
+                return self._attempt(batch, context, claims_first=claims_first)
             except ClaimLost:
-                batch.begin_anew()
-        return self._attempt(batch, context, claims_first=True)
+                claims_first = True
+            except Exception as error:
+                repeat += 1
+                if not _may_be_repeated(error) or repeat == REPEATS:
+                    raise
+                time.sleep(_pause_s(repeat))
+            batch.begin_anew()
 
     def _attempt(self, batch: _Batch, context: Context, *, claims_first: bool) -> list[Outcome]:
-        with ExitStack() as stack:
-            begun = _Begun(self._transactions, batch, stack)
+        with _Begun(self._transactions, batch, context) as begun:
             if claims_first:
                 batch.leave_out(begun.begin())
             if batch.fresh:
                 context.begin_with(begun.connection)
                 try:
-                    result = self._handler(batch.argument, context)
+                    result = self._handler(batch.argument(), context)
                 finally:
                     context.begin_with(None)
                 results = batch.results(result)
@@ -261,32 +251,44 @@ class _Calls:
                 _check_open(begun.transaction)
                 if kept := batch.to_keep(results):
                     begun.transaction.keep_all(kept)
-        batch.committed()
+        self._keeping.processed(batch.checksums)
         return batch.outcomes
 
 
 class _Begun:
-    """The transaction of one call, once it has begun."""
+    """The transaction of one call, once it has begun: it ends with the block."""
 
-    def __init__(self, transactions: Transactions, batch: _Batch, stack: ExitStack) -> None:
+    def __init__(self, transactions: Transactions, batch: _Batch, context: Context) -> None:
         self._transactions = transactions
         self._batch = batch
-        self._stack = stack
+        self._context = context
+        self._block: AbstractContextManager[Transaction] | None = None
         self._processed: Mapping[Identity, Processed] | None = None
         self.transaction: Transaction
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: Any) -> bool | None:
+        return None if self._block is None else self._block.__exit__(*exception)
 
     def begin(self) -> Mapping[Identity, Processed]:
         """What others have processed of the call's items; all others are claimed."""
         if self._processed is None:
-            with self._transactions.waiting(self._batch):
-                self.transaction = self._stack.enter_context(self._transactions.opened.transaction())
+            self._transactions.waiting.add(self._batch)
+            try:
+                block = self._transactions.opened.transaction()
+                self.transaction = block.__enter__()
+                self._block = block
                 self._processed = self._batch.checked(self.transaction.claim_all(self._batch.checksums))
+            finally:
+                self._transactions.waiting.discard(self._batch)
         return self._processed
 
     def connection(self) -> Any:
-        """`context.transaction`. Raises `ClaimLost`."""
+        """`context.transaction` when it is first used. Raises `ClaimLost`."""
         self._batch.check_claims(self.begin())
-        return self.transaction.connection
+        return self._context.has_begun(self.transaction.connection)
 
 
 class _AsyncCalls:
@@ -298,48 +300,43 @@ class _AsyncCalls:
         self._handler = handler
 
     async def of_one(self, item: Any, context: Context) -> Outcome:
-        (outcome,) = await self.of_batch([item], context, _One)
+        (outcome,) = await self._outcomes(_One(item, self._keeping), context)
         return outcome
 
-    async def of_batch(self, items: Sequence[Any], context: Context, kind: type[_Batch] | None = None) -> list[Outcome]:
-        for repeat in range(REPEATS):
-            batch = (kind or _Batch)(items, self._keeping)
-            try:
-                return await self._run(batch, context)
-            except Exception as error:
-                if not _may_be_repeated(error) or repeat == REPEATS - 1:
-                    raise
-            await asyncio.sleep(_pause_s(repeat))
-        raise AssertionError("a repeat returns, or raises")
+    async def of_batch(self, items: Sequence[Any], context: Context) -> list[Outcome]:
+        return await self._outcomes(_Batch(items, self._keeping), context)
 
-    async def _run(self, batch: _Batch, context: Context) -> list[Outcome]:
-        opened = self._transactions.opened_async
-        known = [batch.is_known(one) for one in batch.identities]
-        if None in known:
-            known = [bool(await opened.find(batch.identities))]
-        opened_now: Any = opened
-        for _ in range(0 if any(known) else BUSY_TRIES):
-            if not hasattr(opened, "deferred") and (not hasattr(opened, "begin_now") or opened_now.is_held):
-                break
+    async def _outcomes(self, batch: _Batch, context: Context) -> list[Outcome]:
+        opened: Any = self._transactions.opened_async
+        repeat = busy = 0
+        claims_first = batch.is_known
+        if claims_first is None:
+            claims_first = bool(await opened.find(batch.checksums))
+        while True:
+            if busy == BUSY_TRIES or not (hasattr(opened, "deferred") or getattr(opened, "may_begin_now", False)):
+                claims_first = True
             try:
-                return await self._attempt(batch, context, claims_first=False)
+                return await self._attempt(batch, context, claims_first=claims_first)
             except ClaimLost:
-                batch.begin_anew()
-                break
+                claims_first = True
             except BusyNowError:
-                batch.begin_anew()
-                await opened_now.wait_until_free()
-        return await self._attempt(batch, context, claims_first=True)
+                busy += 1
+                await opened.wait_until_free()
+            except Exception as error:
+                repeat += 1
+                if not _may_be_repeated(error) or repeat == REPEATS:
+                    raise
+                await asyncio.sleep(_pause_s(repeat))
+            batch.begin_anew()
 
     async def _attempt(self, batch: _Batch, context: Context, *, claims_first: bool) -> list[Outcome]:
-        async with AsyncExitStack() as stack:
-            begun = _AsyncBegun(self._transactions, batch, stack)
+        async with _AsyncBegun(self._transactions, batch, context) as begun:
             if claims_first:
                 batch.leave_out(await begun.begin())
             if batch.fresh:
                 context.begin_with(begun.connection)
                 try:
-                    result = await self._handler(batch.argument, context)
+                    result = await self._handler(batch.argument(), context)
                 finally:
                     context.begin_with(None)
                 begun.check()
@@ -348,29 +345,42 @@ class _AsyncCalls:
                 _check_open(begun.transaction)
                 if kept := batch.to_keep(results):
                     await begun.transaction.keep_all(kept)
-        batch.committed()
+        self._keeping.processed(batch.checksums)
         return batch.outcomes
 
 
 class _AsyncBegun:
     """The same on an asyncio loop."""
 
-    def __init__(self, transactions: Transactions, batch: _Batch, stack: AsyncExitStack) -> None:
+    def __init__(self, transactions: Transactions, batch: _Batch, context: Context) -> None:
         self._transactions = transactions
         self._batch = batch
-        self._stack = stack
+        self._context = context
+        self._block: AbstractAsyncContextManager[AsyncTransaction] | None = None
         self._processed: Mapping[Identity, Processed] | None = None
         self._beginning = asyncio.Lock()
         self._is_busy = False
         self.transaction: AsyncTransaction
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: Any) -> bool | None:
+        return None if self._block is None else await self._block.__aexit__(*exception)
+
     async def begin(self) -> Mapping[Identity, Processed]:
+        if self._processed is not None:
+            return self._processed
         async with self._beginning:  # statements of one handler may run beside each other
             if self._processed is None:
-                with self._transactions.waiting(self._batch):
-                    transaction = self._transactions.opened_async.transaction()
-                    self.transaction = await self._stack.enter_async_context(transaction)
+                self._transactions.waiting.add(self._batch)
+                try:
+                    block = self._transactions.opened_async.transaction()
+                    self.transaction = await block.__aenter__()
+                    self._block = block
                     self._processed = self._batch.checked(await self.transaction.claim_all(self._batch.checksums))
+                finally:
+                    self._transactions.waiting.discard(self._batch)
         return self._processed
 
     def connection(self) -> Any:
@@ -381,13 +391,13 @@ class _AsyncBegun:
             return opened.deferred(self._begin_for_handler)
         if self._processed is None:
             try:
-                self.transaction, processed = opened.begin_now(self._stack, self._batch.checksums)
+                self._block = self.transaction = begun = opened.begin_now()
             except BusyNowError:
                 self._is_busy = True
                 raise
-            self._processed = self._batch.checked(processed)
+            self._processed = self._batch.checked(begun.claim_now(self._batch.checksums))
         self._batch.check_claims(self._processed)
-        return self.transaction.connection
+        return self._context.has_begun(self.transaction.connection)
 
     def check(self) -> None:
         """The handler has returned. Raises `BusyNowError` where it went on without its transaction."""
@@ -411,23 +421,26 @@ class _Batch:
             if len(items) == 1:
                 raise
             raise HandlerError(f"with an item of its batch that is known by nothing: {error}") from error
-        self.is_known = keeping.is_known
-        self._first = {identity: index for index, identity in reversed([*enumerate(self._identities)])}
+        self._first: dict[Identity, int] = {}
+        for index, identity in enumerate(self._identities):
+            self._first.setdefault(identity, index)
         self.checksums = {one: keeping.checksum_of(items[self._first[one]]) for one in sorted(self._first)}
-        """In their order, so that two transactions that claim the same ones do not wait for each other."""
+        """Of each identity, in their order, so that two transactions that claim the same ones do not wait for each
+        other."""
         self.begin_anew()
 
     def begin_anew(self) -> None:
         self._made: dict[Identity, Outcome] = {}
-        self._called: list[int] = []
+        self._called: list[Identity] = []
         self._is_lost = False
-        self.fresh = sorted(self._first.values())
-        """Which were not processed before, in their order."""
+        self.fresh = self._first.copy()
+        """Which were not processed before, with their places among the items."""
 
     @property
-    def identities(self) -> list[Identity]:
-        """Each once."""
-        return list(self.checksums)
+    def is_known(self) -> bool | None:
+        """Whether one was processed before; None: the store knows."""
+        known = [self._keeping.is_known(one) for one in self.checksums]
+        return None if None in known else True in known
 
     def checked(self, processed: Mapping[Identity, Processed]) -> Mapping[Identity, Processed]:
         """Raises `StoreError` where another record was processed at one's place."""
@@ -444,22 +457,20 @@ class _Batch:
 
     def check_claims(self, processed: Mapping[Identity, Processed]) -> None:
         """The function wants its transaction. Raises `ClaimLost` when an item that it was given is another's."""
-        self._is_lost = any(self._first[one] in self.fresh for one in processed)
+        self._is_lost = not self.fresh.keys().isdisjoint(processed)
         if self._is_lost:
             raise ClaimLost
 
     def leave_out(self, processed: Mapping[Identity, Processed]) -> None:
         """These were processed before: what was kept of them stands for their calls."""
         for identity, found in processed.items():
-            if self._first[identity] in self.fresh:
+            if self.fresh.pop(identity, None) is not None:
                 self._made[identity] = self._keeping.again(found)
-                self.fresh.remove(self._first[identity])
 
-    @property
     def argument(self) -> Any:
         """What the function gets."""
         self._called = list(self.fresh)
-        return [self.items[index] for index in self._called]
+        return [self.items[index] for index in self.fresh.values()]
 
     def results(self, result: Outcome) -> list[tuple[Outcome, bytes]]:
         """What the call came to for each of its items. One that fails takes the transaction along, and so the others of
@@ -477,16 +488,12 @@ class _Batch:
     def to_keep(self, results: list[tuple[Outcome, bytes]]) -> dict[Identity, bytes]:
         """What to keep of those that are still this call's."""
         kept: dict[Identity, bytes] = {}
-        for index, (outcome, data) in zip(self._called, results, strict=True):
-            identity = self._identities[index]
-            if identity not in self._made:
+        for identity, (outcome, data) in zip(self._called, results, strict=True):
+            if identity in self.fresh:
                 self._made[identity] = outcome
                 if data:
                     kept[identity] = data
         return kept
-
-    def committed(self) -> None:
-        self._keeping.processed(self.identities)
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -497,9 +504,17 @@ class _Batch:
 class _One(_Batch):
     """A single item."""
 
-    @property
+    def __init__(self, item: Any, keeping: Keeping) -> None:
+        identity = keeping.identity_of(item)
+        self.items = [item]
+        self._keeping = keeping
+        self._identities = [identity]
+        self._first = {identity: 0}
+        self.checksums = {identity: keeping.checksum_of(item)}
+        self.begin_anew()
+
     def argument(self) -> Any:
-        self._called = [0]
+        self._called = self._identities
         return self.items[0]
 
     def results(self, result: Outcome) -> list[tuple[Outcome, bytes]]:
@@ -514,7 +529,7 @@ def _may_be_repeated(error: BaseException) -> bool:
 
 def _pause_s(repeat: int) -> float:
     """Of chance, so that two calls do not meet again."""
-    return random.uniform(0, REPEAT_S * 2**repeat)
+    return random.uniform(0, REPEAT_S * 2 ** (repeat - 1))
 
 
 def _check_open(transaction: Any) -> None:

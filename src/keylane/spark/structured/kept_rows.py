@@ -34,7 +34,7 @@ from keylane.spark.structured.settled import Settled
 from keylane.spark.structured.values import Instant, arrow_schema, as_numbers, to_python
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, Row
@@ -159,7 +159,7 @@ class KeptRows:
     def is_known(self, identity: Identity) -> bool | None:
         """The store knows: a task has no rows of its own, that it would have read about."""
 
-    def processed(self, identities: Sequence[Identity]) -> None:
+    def processed(self, identities: Collection[Identity]) -> None:
         """Spark's checkpoint remembers."""
 
     def outcome(self, result: Outcome) -> tuple[list[Values], bytes]:
