@@ -241,6 +241,13 @@ MUTANTS = [
         "unit/delivery/test_exactly_once.py::test_a_record_that_is_skipped_has_no_effect_and_no_identity",
     ),
     Mutant(
+        "crash matrix: exactly_once",
+        "a member that was frozen claims what others have processed, and purged",
+        "Claim.late",
+        answer("[]"),
+        "unit/delivery/test_postgres.py::test_a_purge_that_comes_before_the_claim_is_seen",
+    ),
+    Mutant(
         "crash matrix: no altered byte and no missing file of a data folder becomes a wrong value",
         "a state file's checksum is not looked at",
         "unseal",

@@ -2,7 +2,9 @@
 
 The idea: the primary key decides. Two transactions that claim one identity meet in the index: the second waits for the
 end of the first, and then finds its row, or takes its place. The offset below which identities were purged is read
-after the claim, with a snapshot of its own, so that a purge in between is seen.
+after the claim, with a snapshot of its own, so that a purge in between is seen. BEGIN, the claim and that look are one
+text of three statements, so that they are one round trip. It has no parameters: a single claim runs what its connection
+has prepared, and many are rows of VALUES. That is why connections are in autocommit, where psycopg begins nothing.
 """
 
 from __future__ import annotations
@@ -13,8 +15,6 @@ import time
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.delivery.statements import OF_ONE, OF_PARTITION, PROBES, Housekeeping, Rows, schema_of
@@ -22,29 +22,29 @@ from keylane.delivery.stores import Identity, Processed
 from keylane.errors import PeerError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from keylane.delivery.deferred import DeferredConnection
 
 LOCK = "SELECT pg_advisory_xact_lock(7205011)"
 """Keeps others from making the same tables at once."""
-COLUMNS = "(scope, part, at, key, done_ms, checksum)"
-CLAIM = f"INSERT INTO keylane_processed {COLUMNS} VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING 1"
-CLAIMS = (
-    f"INSERT INTO keylane_processed {COLUMNS} SELECT %s, part, at, key, %s, checksum FROM "
-    "unnest(%s::int[], %s::bigint[], %s::text[], %s::bigint[]) AS given(part, at, key, checksum) "
-    "ON CONFLICT DO NOTHING RETURNING part, at, key"
+CLAIM = (
+    "INSERT INTO keylane_processed (scope, part, at, key, done_ms, checksum) VALUES {rows} "
+    "ON CONFLICT DO NOTHING RETURNING scope, part, at, key"
 )
-"""In the order of the arrays."""
-OF_SOME = "WHERE scope = %s AND (part, at, key) IN (SELECT * FROM unnest(%s::int[], %s::bigint[], %s::text[]))"
-FOUND = f"SELECT part, at, key, outputs, checksum FROM keylane_processed {OF_SOME}"
-KNOWN = f"SELECT part, at, key FROM keylane_processed {OF_SOME}"
-FORGET = f"DELETE FROM keylane_processed {OF_SOME}"
-KEEP = f"UPDATE keylane_processed SET outputs = %s {OF_ONE}"
-PURGED = "SELECT part, below FROM keylane_purged WHERE scope = %s AND part = ANY(%s::int[])"
-PURGED_OF_ONE = "SELECT part, below FROM keylane_purged WHERE scope = %s AND part = %s"
+PURGED = "SELECT scope, part, below FROM keylane_purged WHERE (scope, part) IN ({partitions})"
 LOCKED = " FOR SHARE"
 """Of `PURGED` where statements of a transaction share one snapshot: a mark that is newer than that is an error."""
+OF_SOME = "(VALUES {rows}) AS given (scope, part, at, key)"
+KNOWN = f"SELECT scope, part, at, key FROM keylane_processed JOIN {OF_SOME} USING (scope, part, at, key)"
+FOUND = (
+    f"SELECT scope, part, at, key, outputs, checksum FROM keylane_processed JOIN {OF_SOME} USING (scope, part, at, key)"
+)
+FORGET = (
+    f"DELETE FROM keylane_processed AS one USING {OF_SOME} WHERE (one.scope, one.part, one.at, one.key) = "
+    "(given.scope, given.part, given.at, given.key)"
+)
+KEEP = f"UPDATE keylane_processed SET outputs = %s {OF_ONE}"
 
 MANY = 4
 """Statements."""
@@ -74,15 +74,26 @@ class Server(NamedTuple):
     idle_timeout_ms: int
 
     @property
-    def first(self) -> str:
-        """What every transaction begins with; empty for nothing."""
-        return f"SET LOCAL idle_in_transaction_session_timeout = {self.idle_timeout_ms}" if self.is_pooled else ""
+    def purged(self) -> str:
+        return PURGED + LOCKED if self.shares_snapshot else PURGED
 
-    def purged(self, scope: str, partitions: list[int]) -> tuple[str, tuple[Any, ...]]:
-        lock = LOCKED if self.shares_snapshot else ""
-        if len(partitions) == 1:
-            return PURGED_OF_ONE + lock, (scope, partitions[0])
-        return PURGED + lock, (scope, partitions)
+    @property
+    def prepares(self) -> str:
+        """What makes the statements of a single claim known to a connection; empty where they do not stay."""
+        if self.is_pooled:
+            return ""
+        return (
+            "PREPARE keylane_claim (text, int, bigint, text, bigint, bigint) AS "
+            f"{CLAIM.format(rows='($1, $2, $3, $4, $5, $6)')}; "
+            f"PREPARE keylane_purged (text, int) AS {self.purged.format(partitions='($1, $2)')}"
+        )
+
+    @property
+    def begin(self) -> tuple[str, ...]:
+        """What every transaction begins with."""
+        if not self.is_pooled:
+            return ("BEGIN",)
+        return "BEGIN", f"SET LOCAL idle_in_transaction_session_timeout = {self.idle_timeout_ms}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +113,22 @@ class PostgresStore:
     def open(self) -> OpenPostgres:
         psycopg, pools = _imported()
         server = self._prepared(psycopg)
-        pool = pools.ConnectionPool(_checked(self.conninfo), **self._pooling(server))
+
+        def configure(connection: Any) -> None:
+            connection.execute(server.prepares)
+
+        pool = pools.ConnectionPool(_checked(self.conninfo), configure=configure, **self._pooling(server))
         pool.open()
         return OpenPostgres(pool, server)
 
     async def open_async(self) -> AsyncPostgres:
         psycopg, pools = _imported()
         server = self._prepared(psycopg)  # once, at the start: nothing runs on the loop yet
-        pool = pools.AsyncConnectionPool(_checked(self.conninfo), **self._pooling(server))
+
+        async def configure(connection: Any) -> None:
+            await connection.execute(server.prepares)
+
+        pool = pools.AsyncConnectionPool(_checked(self.conninfo), configure=configure, **self._pooling(server))
         await pool.open()
         return AsyncPostgres(pool, server)
 
@@ -119,7 +138,7 @@ class PostgresStore:
             "max_size": self.connections,
             "timeout": self.timeout_ms / 1000,
             "open": False,
-            "kwargs": server.settings,
+            "kwargs": server.settings | {"autocommit": True},  # BEGIN is ours: it goes with the claims
         }
 
     def _prepared(self, psycopg: Any) -> Server:
@@ -162,36 +181,43 @@ class PostgresTransaction(Housekeeping):
     lock = " FOR UPDATE"
 
     def __init__(self, connection: Any, server: Server) -> None:
-        self.connection = connection
+        self._connection = connection
         self._server = server
+        self._to_begin = server.begin
         self._kept: list[tuple[Any, ...]] = []
         """Outputs, for the end: many travel at once, with COMMIT."""
+
+    @property
+    def connection(self) -> Any:
+        if self._to_begin:
+            self._connection.execute("; ".join(self._to_begin))
+            self._to_begin = ()
+        return self._connection
 
     def run(self, statement: str, parameters: Sequence[Any] = ()) -> Rows:
         rows: Rows = self.connection.execute(statement, parameters)
         return rows
 
     def is_open(self) -> bool:
-        return _is_open(self.connection)
+        return _is_open(self._connection)
 
     def count_keys(self, scope: str, keys: Collection[str]) -> int:
         count = f"SELECT count(*) FROM keylane_processed {OF_PARTITION} AND at = -1 AND key = ANY(%s)"
         return int(self.run(count, (scope, -1, list(keys))).fetchone()[0])
 
     def claim_all(self, checksums: Mapping[Identity, int | None]) -> Mapping[Identity, Processed]:
+        claim = Claim(checksums, self._connection, self._server)
+        execute, begin, self._to_begin = self._connection.execute, self._to_begin, ()
+        cursor = execute("; ".join((*begin, *claim.statements)), prepare=False)
+        for _ in begin:
+            cursor.nextset()
         processed: dict[Identity, Processed] = {}
-        execute = self.connection.execute
-        for claim in Claim.of(checksums):
-            if self._server.first:
-                execute(self._server.first)
-            claimed = execute(*claim.insert)
-            purged = execute(*claim.purged(self._server)) if claim.partitions else None
-            fresh = claim.fresh(claimed.fetchall())
-            if len(fresh) < len(claim.identities):
-                processed |= claim.found(execute(*claim.others(fresh)).fetchall())
-            if purged is not None and (late := claim.late(fresh, purged.fetchall())):
-                execute(FORGET, claim.arrays(late))
-                processed |= dict.fromkeys(late, Processed())
+        if cursor.rowcount < len(checksums):
+            claim.claimed(cursor.fetchall())
+            processed |= claim.found(execute(claim.of_others(FOUND)).fetchall())
+        if cursor.nextset() and (late := claim.late(cursor.fetchall())):
+            execute(claim.of(FORGET, late))
+            processed |= dict.fromkeys(late, Processed())
         return processed
 
     def keep_all(self, outputs: Mapping[Identity, bytes]) -> None:
@@ -205,62 +231,62 @@ class PostgresTransaction(Housekeeping):
                 self.connection.execute("COMMIT")
 
 
+class Words(dict[str, str]):
+    """Texts, as psycopg quotes them for the server."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self[""] = "''"
+
+    def __missing__(self, text: str) -> str:
+        from psycopg.sql import quote
+
+        self[text] = quoted = quote(text, self._connection)
+        return quoted
+
+
 class Claim:
-    """Identities of one scope, in their order, as statements and their answers."""
+    """Identities in SQL, with the answers to it. Statements that are sent as one text have no parameters: so the values
+    are in them."""
 
-    def __init__(self, scope: str, identities: list[Identity], checksums: Mapping[Identity, int | None]) -> None:
-        self.scope = scope
-        self.identities = identities
-        self._checksums = checksums
-        self.partitions = sorted({one.partition for one in identities if one.offset >= 0})
-
-    @classmethod
-    def of(cls, checksums: Mapping[Identity, int | None]) -> list[Claim]:
-        if len(checksums) == 1:
-            identities = list(checksums)
-            return [cls(identities[0].scope, identities, checksums)]
-        each = groupby(sorted(checksums), attrgetter("scope"))  # sorted: two that claim the same ones do not deadlock
-        return [cls(scope, list(some), checksums) for scope, some in each]
-
-    @property
-    def insert(self) -> tuple[str, tuple[Any, ...]]:
+    def __init__(self, checksums: Mapping[Identity, int | None], connection: Any, server: Server) -> None:
         now_ms = time.time_ns() // 1_000_000
-        if len(self.identities) == 1:
-            one = self.identities[0]
-            return CLAIM, (*one, now_ms, self._checksums[one])
-        _, *arrays = self.arrays(self.identities)
-        return CLAIMS, (self.scope, now_ms, *arrays, [self._checksums[one] for one in self.identities])
-
-    def purged(self, server: Server) -> tuple[str, tuple[Any, ...]]:
-        return server.purged(self.scope, self.partitions)
-
-    def fresh(self, rows: list[Any]) -> Collection[Identity]:
+        words = Words(connection)
+        self._places: dict[Identity, str] = {}
+        self._fresh: Collection[Identity] = checksums
         """Those that were inserted."""
-        if len(rows) == len(self.identities):
-            return self.identities
-        return {Identity(self.scope, *row) for row in rows} if rows and len(rows[0]) > 1 else []
+        rows: list[str] = []
+        partitions: dict[str, None] = {}
+        for one, checksum in checksums.items():
+            scope, partition, offset, key = one
+            of_partition = f"{words[scope]}, {partition}"
+            self._places[one] = place = f"{of_partition}, {offset}, {words[key]}"
+            rows.append(f"({place}, {now_ms}, {'NULL' if checksum is None else checksum})")
+            if offset >= 0:
+                partitions[f"({of_partition})"] = None
+        if len(rows) == 1 and server.prepares:
+            self.statements = [f"EXECUTE keylane_claim {one}" for one in rows]
+            self.statements += [f"EXECUTE keylane_purged {one}" for one in partitions]
+        else:
+            self.statements = [CLAIM.format(rows=", ".join(rows))]
+            self.statements += [server.purged.format(partitions=", ".join(partitions))] if partitions else []
 
-    def others(self, fresh: Collection[Identity]) -> tuple[str, tuple[Any, ...]]:
-        return FOUND, self.arrays([one for one in self.identities if one not in fresh])
+    def claimed(self, rows: list[Any]) -> None:
+        self._fresh = {Identity(*row) for row in rows}
+
+    def of(self, statement: str, identities: Iterable[Identity]) -> str:
+        return statement.format(rows=", ".join(f"({self._places[one]})" for one in identities))
+
+    def of_others(self, statement: str) -> str:
+        return self.of(statement, (one for one in self._places if one not in self._fresh))
 
     def found(self, rows: list[Any]) -> dict[Identity, Processed]:
-        return {
-            Identity(self.scope, *place): Processed(bytes(outputs or b""), checksum)
-            for *place, outputs, checksum in rows
-        }
+        return {Identity(*place): Processed(bytes(outputs or b""), checksum) for *place, outputs, checksum in rows}
 
-    def late(self, fresh: Collection[Identity], rows: list[Any]) -> list[Identity]:
+    def late(self, rows: list[Any]) -> list[Identity]:
         """Of the fresh ones, those that others have processed so long ago that it is purged."""
-        below = dict(rows)
-        return [one for one in fresh if 0 <= one.offset < below.get(one.partition, 0)]
-
-    def arrays(self, identities: Collection[Identity]) -> tuple[Any, ...]:
-        return (
-            self.scope,
-            [one.partition for one in identities],
-            [one.offset for one in identities],
-            [one.key for one in identities],
-        )
+        below = {(scope, partition): below for scope, partition, below in rows if below}
+        return [one for one in self._fresh if 0 <= one.offset < below.get(one[:2], 0)] if below else []
 
 
 class OpenPostgres:
@@ -279,42 +305,39 @@ class OpenPostgres:
 
     def find(self, identities: Collection[Identity]) -> Collection[Identity]:
         with self._pool.connection() as connection:
-            return [
-                Identity(one.scope, *row)
-                for one in Claim.of(dict.fromkeys(identities))
-                for row in connection.execute(KNOWN, one.arrays(one.identities)).fetchall()
-            ]
+            known = Claim(dict.fromkeys(identities), connection, self._server).of(KNOWN, identities)
+            return [Identity(*row) for row in connection.execute(known).fetchall()]
 
     def close(self) -> None:
         self._pool.close()
 
 
 class AsyncPostgresTransaction:
-    """The same on an asyncio loop."""
+    """The same on an asyncio loop. It begins with the claims."""
 
     def __init__(self, connection: Any, server: Server) -> None:
         self.connection = connection
         self._server = server
+        self._to_begin = server.begin
         self._kept: list[tuple[Any, ...]] = []
 
     def is_open(self) -> bool:
         return _is_open(self.connection)
 
     async def claim_all(self, checksums: Mapping[Identity, int | None]) -> Mapping[Identity, Processed]:
-        processed: dict[Identity, Processed] = {}
-        execute = self.connection.execute
         task = asyncio.current_task()
-        for claim in Claim.of(checksums):
-            if self._server.first:
-                await execute(self._server.first)
-            claimed = await execute(*claim.insert)
-            purged = await execute(*claim.purged(self._server)) if claim.partitions else None
-            fresh = claim.fresh(await claimed.fetchall())
-            if len(fresh) < len(claim.identities):
-                processed |= claim.found(await (await execute(*claim.others(fresh))).fetchall())
-            if purged is not None and (late := claim.late(fresh, await purged.fetchall())):
-                await execute(FORGET, claim.arrays(late))
-                processed |= dict.fromkeys(late, Processed())
+        claim = Claim(checksums, self.connection, self._server)
+        execute, begin, self._to_begin = self.connection.execute, self._to_begin, ()
+        cursor = await execute("; ".join((*begin, *claim.statements)), prepare=False)
+        for _ in begin:
+            cursor.nextset()
+        processed: dict[Identity, Processed] = {}
+        if cursor.rowcount < len(checksums):
+            claim.claimed(await cursor.fetchall())
+            processed |= claim.found(await (await execute(claim.of_others(FOUND))).fetchall())
+        if cursor.nextset() and (late := claim.late(await cursor.fetchall())):
+            await execute(claim.of(FORGET, late))
+            processed |= dict.fromkeys(late, Processed())
         if task is not None and task.cancelling():  # asyncio.wait_for of Python 3.11 may lose a cancellation
             raise asyncio.CancelledError
         return processed
@@ -352,11 +375,8 @@ class AsyncPostgres:
 
     async def find(self, identities: Collection[Identity]) -> Collection[Identity]:
         async with self._pool.connection() as connection:
-            return [
-                Identity(one.scope, *row)
-                for one in Claim.of(dict.fromkeys(identities))
-                for row in await (await connection.execute(KNOWN, one.arrays(one.identities))).fetchall()
-            ]
+            known = Claim(dict.fromkeys(identities), connection, self._server).of(KNOWN, identities)
+            return [Identity(*row) for row in await (await connection.execute(known)).fetchall()]
 
     async def close(self) -> None:
         await self._pool.close()

@@ -59,7 +59,8 @@ class Transaction(Protocol):
 
     def claim_all(self, checksums: Mapping[Identity, int | None]) -> Mapping[Identity, Processed]:
         """Note that these records are processed by this transaction, each with its checksum. Returns what is known of
-        those that were processed before, or whose offset is below what was purged; of them nothing is noted.
+        those that were processed before, or whose offset is below what was purged; of them nothing is noted. Records
+        come in one order, so that two transactions that claim the same ones do not wait for each other.
 
         While another transaction that has claimed one of them is open, this waits for its end, or raises.
         """
@@ -116,7 +117,9 @@ class AsyncTransaction(Protocol):
     """The same for coroutines; keeping house is left to `Transaction`."""
 
     @property
-    def connection(self) -> Any: ...
+    def connection(self) -> Any:
+        """Asked for once `claim_all` has returned."""
+
     def is_open(self) -> bool: ...
     async def claim_all(self, checksums: Mapping[Identity, int | None]) -> Mapping[Identity, Processed]: ...
     async def keep_all(self, outputs: Mapping[Identity, bytes]) -> None: ...

@@ -204,6 +204,19 @@ class StoreContract:
         assert sorted(opened.find([one, key, Identity(scope, 3, 3)])) == sorted([one, key])
         opened.close()
 
+    def test_a_key_is_any_text(self, store: Store) -> None:
+        scope, opened = self._ready(store)
+        texts = ["it's", '"', "50 %s of {key}", "back\\slash\\'", "; --", "$1", "ключ 鍵 🔑", " ", "\n\t", "k" * 1_000]
+        keys = dict.fromkeys([Identity(scope, -1, -1, text) for text in texts])
+        for some in ([*keys][:1], [*keys]):  # a single one, and many
+            with opened.transaction() as transaction:
+                assert set(transaction.claim_all(dict.fromkeys(some))) == set(some[:1] if len(some) > 1 else [])
+        with opened.transaction() as transaction:
+            assert set(transaction.claim_all(keys)) == set(keys)
+            assert transaction.claim_all({Identity(f"{scope}'s", -1, -1, texts[0]): None}) == {}
+        assert set(opened.find(keys)) == set(keys)
+        opened.close()
+
     def test_some_of_many_were_processed_before(self, store: Store) -> None:
         scope, opened = self._ready(store)
         with opened.transaction() as transaction:

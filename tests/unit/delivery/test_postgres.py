@@ -289,3 +289,28 @@ def test_a_coroutine_has_its_connection_with_the_first_statement(database: Datab
 
     asyncio.run(tries())
     assert len(begun) == 5
+
+
+@pytest.mark.parametrize("handler", [note, note_async])
+def test_a_record_needs_three_round_trips(
+    database: Database, handler: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BEGIN goes with the claim and the look at what is purged; then come the handler's statement, and COMMIT."""
+    store = PostgresStore(database.conninfo, connections=1)
+    run(store, handler, 1)  # the tables are there
+    waits = 0
+    kind = psycopg.AsyncConnection if handler is note_async else psycopg.Connection
+    wait = kind.wait
+
+    def counting(*arguments: Any, **options: Any) -> Any:
+        nonlocal waits
+        waits += 1
+        return wait(*arguments, **options)
+
+    monkeypatch.setattr(kind, "wait", counting)
+    counts = []
+    for records in (1, 11):
+        waits = 0
+        run(store, handler, records)
+        counts.append(waits)
+    assert counts[1] - counts[0] == 10 * 3
