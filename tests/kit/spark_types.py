@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import hex as hexadecimal
+from pyspark.sql.functions import lit
 from pyspark.sql.types import VariantVal
 
 import keylane as kl
+from keylane.broker.process import BrokerProcess
+from keylane.kafka.admin import Admin
+from keylane.kafka.bulk import BulkProducer, read_to_end
 from keylane.spark import parallel_map
 from keylane.spark.structured.kept_rows import KeptOutputs
 from keylane.spark.structured.ordering import KEY, with_keys
@@ -24,7 +33,7 @@ from keylane.spark.versions import installed, version_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 ZONES = ("UTC", "America/New_York", "Asia/Kolkata")
 INSTANTS = "timestamp_seconds(v)", [0, 1762061400, 1762065000, 1741503600, -2208988800, 253402214400, 1762061400]
@@ -117,6 +126,13 @@ def told(row: Any) -> Any:
     return {"id": row.id, "values": [shown(one) for one in row]}
 
 
+RECORD_SHOWN = "key binary, values array<string>"
+
+
+def told_of_record(row: Any) -> Any:
+    return {"key": row.key, "values": [shown(one) for one in row]}
+
+
 def in_turn(row: Any) -> Any:
     return (row.id, time.monotonic_ns())
 
@@ -132,7 +148,7 @@ WAYS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 
 def differences(spark: SparkSession, types: Sequence[Type], ways: Sequence[str]) -> Iterator[str]:
     """What is not as Spark has it, in the session's zone and this process's."""
-    frame = frame_of(spark, types)
+    frame = frame_of(spark, types).localCheckpoint()
     expected = {row.id: [shown(one) for one in row] for row in frame.collect()}
     for row in frame.transform(parallel_map(told, "id int, values array<string>")).collect():
         for one, seen, known in zip(types, row["values"][1:], expected[row.id][1:], strict=True):
@@ -161,27 +177,104 @@ def _of_kept_rows(frame: DataFrame, types: Sequence[Type]) -> Iterator[str]:
 
 
 def differences_of_order(spark: SparkSession, types: Sequence[Type]) -> Iterator[str]:
-    """Groups and order by each type."""
-    for one in types:
-        if not one.has_order:
-            continue
-        frame, name = frame_of(spark, [one]), f"`{one.name}`"
+    """Groups and order by each type. All types at once: most of a job's time is its start."""
+    with_order = [one for one in types if one.has_order]
+    frame = frame_of(spark, with_order).localCheckpoint()
+    groups, keys, sorted_by_spark, ran = [], [], [], []
+    for one in with_order:
+        name, own = f"`{one.name}`", lit(one.name).alias("type")
         grouped = frame.where(f"{name} is not null").groupBy(name).agg({"id": "collect_list"}).toDF("v", "ids")
-        groups = {frozenset(row.ids) for row in grouped.collect()}
+        groups.append(grouped.select(own, "ids"))
         keyed = with_keys(frame, [one.name])
         by = KEY if KEY in keyed.columns else one.name
-        ours: dict[Any, set[int]] = {}
-        for row in keyed.collect():
-            if row[by] is not None:
-                ours.setdefault(row[by], set()).add(row.id)
-        if {frozenset(some) for some in ours.values()} != groups:
-            yield f"{one.name}: keys {[*map(sorted, ours.values())]}, and Spark groups {[*map(sorted, groups)]}"
-        within = frame.selectExpr("'k' AS k", "id", f"{name} AS v").repartition("k").sortWithinPartitions("v", "id")
+        keys.append(keyed.select(own, "id", hexadecimal(f"`{by}`").alias("key")))
+        alone = frame.selectExpr("'k' AS k", "id", f"{name} AS v")
+        sorted_by_spark.append(alone.repartition("k").sortWithinPartitions("v", "id").select(own, "id"))
         step = parallel_map(in_turn, "id int, at bigint", ordering="key", key="k", order_by=("v", "id"))
-        ran = frame.selectExpr("'k' AS k", "id", f"{name} AS v").transform(step).collect()
-        order = [row.id for row in sorted(ran, key=lambda row: row.at)]
-        if order != (known := [row.id for row in within.collect()]):
-            yield f"{one.name}: ran in the order {order}, and Spark sorts {known}"
+        ran.append(alone.transform(step).select(own, "id", "at"))
+    sparks, ours = _by_type(groups), _by_type(keys)
+    expected, order = _by_type(sorted_by_spark), _by_type(ran)
+    for one in with_order:
+        same: dict[Any, list[int]] = {}
+        for row in ours[one.name]:
+            if row.key is not None:
+                same.setdefault(row.key, []).append(row.id)
+        found, known = (sorted(map(sorted, some)) for some in (same.values(), [row.ids for row in sparks[one.name]]))
+        if found != known:
+            yield f"{one.name}: keys {found}, and Spark groups {known}"
+        in_turn_ids = [row.id for row in sorted(order[one.name], key=lambda row: row.at)]
+        if in_turn_ids != (sorted_ids := [row.id for row in expected[one.name]]):
+            yield f"{one.name}: ran in the order {in_turn_ids}, and Spark sorts {sorted_ids}"
+
+
+def _by_type(frames: Sequence[DataFrame]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for row in reduce(DataFrame.union, frames).collect():
+        found.setdefault(row.type, []).append(row)
+    return found
+
+
+def fails(row: Any) -> Any:
+    raise ValueError("not today")
+
+
+def differences_of_topics(spark: SparkSession, types: Sequence[Type], servers: str, topic: str) -> Iterator[str]:
+    """What a sink, a dead letter and the source make of a text of each value."""
+    frame = frame_of(spark, types).localCheckpoint()
+    texts = [
+        f"named_struct('key', '{one.name} ' || id, 'value', cast(`{one.name}` as string), "
+        f"'headers', array(named_struct('key', 'type', 'value', cast('{one.name}' as binary))))"
+        for one in types
+    ]
+    records = frame.selectExpr(f"inline(array({', '.join(texts)}))")
+    expected = {
+        (row.key.encode(), None if row.value is None else bytes(row.value), (("type", bytes(row.headers[0].value)),))
+        for row in records.selectExpr("key", "cast(value as binary) value", "headers").collect()
+    }
+    kafka = {"bootstrap.servers": servers}
+    sink = {f"kafka.{name}": value for name, value in kafka.items()}
+    records.write.format("keylane").mode("append").options(**sink, topic=topic).save()
+    buried = kl.DeadLetter(f"{topic}.dead")
+    step = parallel_map(fails, "n int", on_exhausted=buried, kafka=kafka, retries=kl.Retries(max_attempts=1))
+    assert records.transform(step).collect() == []
+    for name in (topic, f"{topic}.dead"):
+        yield from _of_topic(servers, name, expected)
+    with BulkProducer(servers) as producer:
+        for at, seconds in enumerate(one for one in INSTANTS[1] if 0 < one < time.time()):
+            producer.produce(kl.Output(topic, key=b"at %d" % at, value=b"", timestamp_ms=1000 * seconds))
+    source = spark.read.format("keylane").options(**sink, subscribe=topic, includeHeaders="true").load()
+    seen = {
+        bytes(row.key): row["values"] for row in source.transform(parallel_map(told_of_record, RECORD_SHOWN)).collect()
+    }
+    for row in source.collect():
+        if seen[bytes(row.key)] != [shown(one) for one in row]:
+            yield f"{row.key}: the function saw {seen[bytes(row.key)]}, and collect() has {[shown(one) for one in row]}"
+
+
+def differences_of_streams(spark: SparkSession, servers: str, topic: str) -> Iterator[str]:
+    """What streams write of the strings of a topic that `differences_of_topics` has made, at least and exactly once."""
+    options = {"kafka.bootstrap.servers": servers}
+    given = spark.readStream.format("keylane").options(
+        **options, subscribe=topic, startingOffsets="earliest", includeHeaders="true"
+    )
+    frame = given.load().selectExpr("cast(key as string) key", "cast(value as string) value", "headers")
+    expected = {(one.key, one.value, tuple(one.headers[:1])) for some in read_to_end(servers, topic) for one in some}
+    for delivery, more in (("at_least_once", {}), ("exactly_once", {"sinkName": topic})):
+        name = f"{topic}.{delivery}"
+        Admin({"bootstrap.servers": servers}).create_topics({name: 1})
+        with tempfile.TemporaryDirectory() as folder:
+            writer = frame.writeStream.format("keylane").options(
+                **options, **more, topic=name, delivery=delivery, checkpointLocation=folder
+            )
+            query = writer.trigger(availableNow=True).start()
+            assert query.awaitTermination(120)
+        yield from _of_topic(servers, name, expected)
+
+
+def _of_topic(servers: str, topic: str, expected: set[tuple[Any, ...]]) -> Iterator[str]:
+    found = [(one.key, one.value, tuple(one.headers[:1])) for some in read_to_end(servers, topic) for one in some]
+    if len(found) != len(expected) or {*found} != expected:
+        yield f"{topic} has {sorted({*found} - expected, key=repr)} in place of {sorted(expected - {*found}, key=repr)}"
 
 
 def main() -> None:
@@ -189,10 +282,18 @@ def main() -> None:
     spark = kl.spark.session("local[2]", **{"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"})
     found = []
     spark.conf.set("spark.sql.timeType.enabled", "true")
-    for zone in ZONES:
-        spark.conf.set("spark.sql.session.timeZone", zone)
-        found += [f"{zone}: {one}" for one in differences(spark, here(), list(WAYS))]
-        found += [f"{zone}: {one}" for one in differences_of_order(spark, here())]
+    with tempfile.TemporaryDirectory() as folder, BrokerProcess(Path(folder)) as broker:
+        for number, zone in enumerate(ZONES):
+            spark.conf.set("spark.sql.session.timeZone", zone)
+            topic = f"types-{number}"
+            Admin({"bootstrap.servers": broker.bootstrap}).create_topics({topic: 1, f"{topic}.dead": 1})
+            for some in (
+                differences(spark, here(), list(WAYS)),
+                differences_of_order(spark, here()),
+                differences_of_topics(spark, here(), broker.bootstrap, topic),
+            ):
+                found += [f"{zone}: {one}" for one in some]
+        found += [*differences_of_streams(spark, broker.bootstrap, topic)]
     spark.stop()
     sys.stdout.write(json.dumps(found) + "\n")
 
