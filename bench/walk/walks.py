@@ -188,12 +188,15 @@ def row() -> list[Files]:
 
 
 class _Double:
-    """The user's function. It notes its calls, in the one worker process that there is."""
+    """The user's function. It notes its calls in the one worker process that there is, where it came by value and this
+    module by name."""
 
     calls: ClassVar[list[None]] = []
 
     def __call__(self, row: Any) -> tuple[int]:
-        self.calls.append(None)
+        from walk import walks
+
+        walks._Double.calls.append(None)  # noqa: SLF001 - its own
         return (row.number * 2,)
 
     @classmethod

@@ -353,13 +353,13 @@ class Core:
         """What to do now. Call it after each round of events, and when `next_check` has come."""
         self._see_to_the_end(now)
         self._tell_failures(now)
-        self.withdrawn(self._mode.given_back())
         plan, self._next = self._next, Plan()
+        self._mode.answer_revokes(plan, now)  # before the dispatch: nothing starts of what is given up
+        self.withdrawn(self._mode.given_back())
         self._release_due(now)
         self._plan_dispatch(plan, now)
         plan.send(self._mode.outputs(), self._deliveries.pop_results())
         self._plan_poll(plan, now)
-        self._mode.answer_revokes(plan, now)
         self._plan_drain(plan, now)
         self._renew_commits(now)
         self._mode.commit(plan, now, is_due=self._commit_is_due(now))

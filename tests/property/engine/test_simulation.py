@@ -86,6 +86,14 @@ def test_no_effect_is_lost_or_repeated_on_many_schedules() -> None:
     with_a_store(range(1_000, 1_200), 1_000)
 
 
+def test_nothing_starts_of_a_partition_that_is_given_up_in_the_same_turn() -> None:
+    """Its commit is acknowledged just when the revoke has had its time."""
+    simulation = Simulation(5, VARIETY[30])
+    assert simulation.settings.delivery == "at_most_once"
+    simulation.run(1_000)
+    simulation.finish()
+
+
 def test_a_seed_is_a_schedule() -> None:
     def trace(seed: int) -> list[Any]:
         simulation = Simulation(seed)
