@@ -328,3 +328,23 @@ def test_the_applications_own_logging_gets_keylanes_lines(write: Any, rule: str)
     assert kept.count("ERROR keylane.failures True") == is_halted, "the end of a run, with its exception"
     assert done.returncode == is_halted
     assert done.stderr.count("Traceback") == 0, "the command's own last line says it"
+
+
+CONFIGURED = """
+import logging.config
+logging.config.dictConfig({
+    "version": 1,
+    "handlers": {"kept": {"class": "logging.FileHandler", "filename": "kept"}},
+    "root": {"handlers": ["kept"]},
+})
+"""
+
+
+def test_logging_that_disables_the_loggers_that_there_are_gets_keylanes_lines(write: Any) -> None:
+    """The default of `logging.config`, which Django keeps."""
+    path = write("raise ValueError('no good')", more="on_exhausted=kl.Skip()")
+    path.write_text(CONFIGURED + path.read_text())
+    done = run(path, "--available-now")
+    assert done.returncode == 0, done.stderr
+    assert "ValueError" in (path.parent / "kept").read_text()
+    assert "ValueError" in done.stderr, "nothing of the file's writes to the terminal"

@@ -54,6 +54,7 @@ def log_to_stderr(*, verbose: bool) -> None:
 def leave_to_application(*, verbose: bool) -> None:
     """The file of a pipeline may have set up logging: its handlers get keylane's lines too, at its level. Where one of
     them writes to a terminal, keylane's own handler goes."""
+    _enable_again()
     root, logger = logging.getLogger(), logging.getLogger("keylane")
     if not root.handlers:
         return
@@ -64,6 +65,14 @@ def leave_to_application(*, verbose: bool) -> None:
     if any(getattr(one, "stream", None) in {sys.stderr, sys.stdout} for one in root.handlers):
         for handler in ours:
             logger.removeHandler(handler)
+
+
+def _enable_again() -> None:
+    """`logging.config` disables what it does not name of the loggers that there are: in a program's own order keylane's
+    come later, here they came before the file."""
+    for name, one in logging.Logger.manager.loggerDict.items():
+        if isinstance(one, logging.Logger) and (name == "keylane" or name.startswith("keylane.")):
+            one.disabled = False
 
 
 def mute_py4j() -> None:
