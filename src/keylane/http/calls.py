@@ -12,6 +12,7 @@ import inspect
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
@@ -321,13 +322,14 @@ class _Places:
 
 def retry_after_ms(value: str | None, now: float) -> int | None:
     """What a Retry-After header asks for (RFC 9110, 10.2.3: seconds, or an HTTP date), in milliseconds from `now`, the
-    seconds since the epoch; None without a header that can be read."""
+    seconds since the epoch; None without a header that can be read. A date without a zone is of GMT (5.6.7)."""
     if value is None:
         return None
-    if value.strip().isdecimal():
-        return int(value) * 1000
     try:
+        if value.strip().isdecimal():
+            return int(value) * 1000
         at = parsedate_to_datetime(value)
-    except ValueError:
+        seconds = (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):  # beyond any number of digits, or any date
         return None
-    return max(0, round((at.timestamp() - now) * 1000))
+    return max(0, round((seconds - now) * 1000))

@@ -158,10 +158,22 @@ NOW = 1_800_000_000.25
         ("1.5", None),
         (formatdate(NOW + 10, usegmt=True), 9_750),
         (formatdate(NOW - 10, usegmt=True), 0),
+        (time.asctime(time.gmtime(NOW + 10)), 9_750),
+        ("9" * 4_400, None),
+        ("Wed, 21 Oct 99999 07:28:00 GMT", None),
+        ("Wed, 99999999999999999999 Oct 2015 07:28:00 GMT", None),
     ],
 )
-def test_retry_after_is_seconds_or_a_date(value: str | None, expected: int | None) -> None:
-    assert retry_after_ms(value, NOW) == expected
+def test_retry_after_is_seconds_or_a_date(
+    value: str | None, expected: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Pacific/Auckland")
+    time.tzset()
+    try:
+        assert retry_after_ms(value, NOW) == expected
+    finally:
+        monkeypatch.undo()
+        time.tzset()
     assert time.time() > 0
 
 
