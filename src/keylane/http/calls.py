@@ -322,7 +322,8 @@ class _Places:
 
 def retry_after_ms(value: str | None, now: float) -> int | None:
     """What a Retry-After header asks for (RFC 9110, 10.2.3: seconds, or an HTTP date), in milliseconds from `now`, the
-    seconds since the epoch; None without a header that can be read. A date without a zone is of GMT (5.6.7)."""
+    seconds since the epoch; None without a header that can be read. A date without a zone is of GMT (5.6.7), and one
+    that has passed asks for nothing: clocks differ, and attempts without a delay between them would be used up."""
     if value is None:
         return None
     try:
@@ -332,4 +333,5 @@ def retry_after_ms(value: str | None, now: float) -> int | None:
         seconds = (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):  # beyond any number of digits, or any date
         return None
-    return max(0, round((seconds - now) * 1000))
+    wait_ms = round((seconds - now) * 1000)
+    return wait_ms if wait_ms > 0 else None

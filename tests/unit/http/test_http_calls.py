@@ -157,7 +157,7 @@ NOW = 1_800_000_000.25
         ("-3", None),
         ("1.5", None),
         (formatdate(NOW + 10, usegmt=True), 9_750),
-        (formatdate(NOW - 10, usegmt=True), 0),
+        (formatdate(NOW - 10, usegmt=True), None),
         (time.asctime(time.gmtime(NOW + 10)), 9_750),
         ("9" * 4_400, None),
         ("Wed, 21 Oct 99999 07:28:00 GMT", None),
