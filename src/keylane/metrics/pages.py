@@ -91,6 +91,10 @@ def _answer(good: str, trouble: str | None) -> Page:
 class _Server(ThreadingHTTPServer):
     """Listens on an address of either kind, where the library's takes IPv4 alone."""
 
+    request_queue_size = 128
+    """Connections that wait to be taken. With the library's 5, a probe that comes beside a few others loses its first
+    packet, and is a second late."""
+
     def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
         if host == EVERY_ADDRESS and not socket.has_dualstack_ipv6():
             host = "0.0.0.0"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+from contextlib import ExitStack
 
 import pytest
 
@@ -47,3 +48,11 @@ def test_every_address_of_a_machine_without_ipv6(monkeypatch: pytest.MonkeyPatch
 def test_a_port_that_is_taken_is_named_as_a_url_has_it() -> None:
     with HealthServer(Health, 0, "::1") as server, pytest.raises(PeerError, match=rf"at \[::1\]:{server.port}: "):
         HealthServer(Health, server.port, "::1")
+
+
+def test_a_probe_beside_many_others_is_not_late() -> None:
+    """Those that wait to be taken are connected."""
+    with HealthServer(Health, 0) as server, ExitStack() as connections:
+        server._server.shutdown()
+        for _ in range(100):
+            connections.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=0.5))
