@@ -7,9 +7,10 @@ well, 503 and a line with the reason when it is not.
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from keylane.errors import PeerError
 
@@ -100,6 +101,11 @@ class _Server(ThreadingHTTPServer):
             host = "0.0.0.0"
         self.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         super().__init__((host, port), handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that leaves before it has its answer is nobody's error."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
     def server_bind(self) -> None:
         if self.address_family == socket.AF_INET6:

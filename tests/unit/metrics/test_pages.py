@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import http.client
 import socket
+import struct
+import threading
 from contextlib import ExitStack
 
 import pytest
 
 from keylane.consumer.health import Health
 from keylane.errors import PeerError
-from keylane.metrics.pages import EVERY_ADDRESS, HealthServer
+from keylane.metrics.pages import EVERY_ADDRESS, HealthServer, Page, PageServer
 
 has_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
 
@@ -56,3 +58,23 @@ def test_a_probe_beside_many_others_is_not_late() -> None:
         server._server.shutdown()
         for _ in range(100):
             connections.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=0.5))
+
+
+def test_a_client_that_leaves_before_its_answer_leaves_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    asked, left = threading.Event(), threading.Event()
+
+    def page(_accept: str) -> Page:
+        asked.set()
+        assert left.wait(10)
+        return Page(200, b"x" * 10_000_000)
+
+    with PageServer({"/": page}, 0, "127.0.0.1", "a page") as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert asked.wait(10)
+            (serving,) = [one for one in threading.enumerate() if "process_request" in one.name]
+        left.set()
+        serving.join(10)
+    assert not serving.is_alive()
+    assert capsys.readouterr().err == ""
