@@ -76,6 +76,22 @@ def test_failed_rows_have_an_outcome_or_fail_the_task(spark: SparkSession) -> No
         spark.range(4, 5).transform(parallel_map(function, "number bigint", retries=QUICK)).collect()
 
 
+def test_a_column_without_nulls_has_them_in_a_row_that_failed_alone(spark: SparkSession) -> None:
+    """`id` takes no null. Spark believes that: a null within is a JVM's error, or found by no query."""
+    frame = spark.range(4)
+    judged = frame.transform(parallel_map(odd_alone, frame.schema, outcome=True))
+    assert judged.where("id is null").count() == 2
+    assert sorted(row.id for row in judged.where("error is null").collect()) == [1, 3]
+    with pytest.raises(Exception, match="type NoneType for the column id, which is int64 not null"):
+        frame.transform(parallel_map(lambda _: (None,), frame.schema)).collect()
+
+
+def odd_alone(row: Any) -> Any:
+    if row.id % 2 == 0:
+        raise ValueError("even")
+    return (row.id,)
+
+
 def test_an_attempt_of_a_coroutine_has_its_time(spark: SparkSession) -> None:
     async def slow(row: Any) -> Any:
         await asyncio.sleep(3600)

@@ -85,7 +85,11 @@ class MapTask:
 
     @property
     def output(self) -> StructType:
-        return StructType([*self.returns.fields, *OUTCOME]) if self.options.outcome else self.returns
+        if not self.options.outcome:
+            return self.returns
+        # A row that failed is one of nulls, whatever the columns are when it does not.
+        maybe = [StructField(one.name, one.dataType, nullable=True, metadata=one.metadata) for one in self.returns]
+        return StructType([*maybe, *OUTCOME])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if TaskContext.get() is not None:

@@ -393,28 +393,28 @@ class RowWriter:
     """Rows as Arrow batches of a schema."""
 
     def __init__(self, schema: StructType) -> None:
-        self._converters = [to_arrow(field.dataType) for field in schema.fields]
+        self._converters = [to_arrow(field.dataType, nullable=field.nullable) for field in schema.fields]
         self._schema = arrow_schema(schema)
 
     def batch(self, rows: Sequence[Values]) -> pa.RecordBatch:
         import pyarrow as pa
 
         columns = zip(zip(*rows, strict=True), self._converters, self._schema, strict=True)
-        arrays = [_array(column, convert, field.name, field.type) for column, convert, field in columns]
+        arrays = [_array(column, convert, field) for column, convert, field in columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
-def _array(column: Sequence[Any], convert: Converter | None, name: str, kind: pa.DataType) -> pa.Array:
+def _array(column: Sequence[Any], convert: Converter | None, field: pa.Field) -> pa.Array:
     """Raises `HandlerError` for what a function returned and is not of the column's type: Arrow's own error, and
     Spark's, show the value."""
     import pyarrow as pa
 
     try:
-        return pa.array(column if convert is None else [convert(one) for one in column], kind)
+        return pa.array(column if convert is None else [convert(one) for one in column], field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, AssertionError, PySparkException):
-        raise HandlerError(
-            f"the function returned {kind_of(_misfit(column, convert, kind))} for the column {name}, which is {kind}"
-        ) from None
+        found = kind_of(_misfit(column, convert, field.type))
+        kind = field.type if field.nullable else f"{field.type} not null"
+        raise HandlerError(f"the function returned {found} for the column {field.name}, which is {kind}") from None
 
 
 def _misfit(column: Sequence[Any], convert: Converter | None, kind: pa.DataType) -> Any:
