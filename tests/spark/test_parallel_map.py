@@ -135,6 +135,9 @@ def test_keys_stay_in_order_across_tasks(spark: SparkSession) -> None:
         ({"max_concurrency": 0}, "max_concurrency=0"),
         ({"returns": 5}, "give columns and types"),
         ({"retries": 3}, "give keylane.Retries"),
+        ({"returns": "a int, a int"}, "returns=… has more than one column 'a'"),
+        ({"returns": "s array<struct<a:int,a:int>>"}, "'s' with more than one field 'a'"),
+        ({"returns": "error string", "outcome": True}, "outcome=True adds has more than one column 'error'"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_runs(
@@ -142,6 +145,20 @@ def test_what_cannot_work_is_refused_before_anything_runs(
 ) -> None:
     with pytest.raises(kl.UsageError, match=says):
         spark.range(1).transform(parallel_map(lambda _: None, **{"returns": "a int"} | options))
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ([], "the frame has no columns"),
+        (["id", "id"], "more than one column 'id'"),
+        (["map(1, named_struct('a', 1, 'a', 2)) AS m"], "'m' with more than one field 'a'"),
+        (["array(interval '1' month) AS month"], "'month' of interval month, which Python does not have"),
+    ],
+)
+def test_what_does_not_reach_python_is_named(spark: SparkSession, columns: list[str], says: str) -> None:
+    with pytest.raises(kl.UsageError, match=says):
+        spark.range(3).selectExpr(*columns).transform(parallel_map(lambda _: None, "a int"))
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ def test_options_in_any_case_and_sparks_own_are_taken() -> None:
     [
         ("key string", {"topic": "t"}, "needs a column 'value'"),
         ("value string", {}, "no topic"),
+        ("value string, VALUE string", {"topic": "t"}, "columns value, VALUE: two have one name"),
         ("value string, price double", {"topic": "t"}, "column 'price': the sink takes"),
         ("value int", {"topic": "t"}, "column 'value' is int: give string or binary"),
         ("value string, partition bigint", {"topic": "t"}, "column 'partition' is bigint: give int"),

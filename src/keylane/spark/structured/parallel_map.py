@@ -19,6 +19,7 @@ from keylane.spark.structured.ordering import by_key, check_whole_partitions, wi
 from keylane.spark.structured.row_options import RowOptions
 from keylane.spark.structured.row_task import MapTask
 from keylane.spark.structured.running import CARRYING_STEP
+from keylane.spark.structured.schema_checks import check_schema
 from keylane.telling import with_named_options
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class RowMap(RowOptions):
         for name in (*(self.keys or ()), *self.sorted_by):
             if name not in frame.columns:
                 raise UsageError(f"parallel_map: there is no column {name!r} among {', '.join(frame.columns)}")
+        check_schema("parallel_map: the frame", frame.schema)
         self.check_columns(dict(frame.dtypes))
         if self.guarantee == "exactly_once":
             check_step(self, frame)
@@ -57,6 +59,7 @@ class RowMap(RowOptions):
         elif self.keys is not None:
             check_whole_partitions(frame)
         task = MapTask(self, frame.schema, _schema(self.returns), frame.isStreaming)
+        check_schema("returns=… with what outcome=True adds" if self.outcome else "returns=…", task.output)
         if self.carry_over is not None:
             self.carry_over.check(dict(frame.dtypes))
             self.carry_over.begin(frame.sparkSession)

@@ -87,6 +87,11 @@ def parse_sink(options: Mapping[str, str], schema: StructType) -> SinkOptions:
     for name in names:
         if name not in COLUMNS:
             raise UsageError(f"column {name!r}: the sink takes {', '.join(COLUMNS)}; drop it, or put it into value")
+    if len(names) < len(schema.fields):
+        given_names = ", ".join(schema.fieldNames())
+        raise UsageError(
+            f"columns {given_names}: two have one name, whatever its case: the sink would take one of them"
+        )
     if "value" not in names:
         raise UsageError("the sink needs a column 'value' of string or binary; there is none")
     if topic is None and "topic" not in names:
