@@ -409,6 +409,15 @@ def test_unknown_groups_and_members(group: Group) -> None:
     assert group.refused(epoch=-1) == (UNKNOWN_MEMBER_ID, message)
 
 
+def test_offsets_of_a_group_that_is_not_there(group: Group) -> None:
+    answer = group.offsets(is_all=True)
+    assert (answer.error_code, answer.error_message, answer.topics) == (NONE, None, ())
+    answer = group.offsets(group.topic, "nope")
+    assert (answer.error_code, answer.error_message) == (NONE, None)
+    rows = [(topic.topic_name, row.start_offset, row.error_code) for topic in answer.topics for row in topic.partitions]
+    assert sorted(rows) == sorted([(group.topic, -1, NONE), ("nope", -1, NONE)])
+
+
 def test_ids_of_groups_of_other_types(group: Group) -> None:
     group.ask("m")
     answer = group.client.ask(

@@ -1,6 +1,6 @@
 """DescribeShareGroupOffsets (90), versions 0-1: from where on a share group has records that are not done (KIP-932).
 
-v1: how many there are (KIP-1226).
+v1: how many there are (KIP-1226). A group that is not there has begun nowhere, which is no error.
 """
 
 from __future__ import annotations
@@ -41,9 +41,12 @@ async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
 async def _group(asked: Entity, module: Entity, node: Node) -> Entity:
     name, share = asked.group_id, node.coordinator.share
     error = node.coordinator.check_share_group(name)
+    is_there = error == codes.NONE
+    if error == codes.GROUP_ID_NOT_FOUND:
+        error = codes.NONE
     rows: list[Entity] = []
     if error == codes.NONE and share is not None:
-        there = share.offsets(name)
+        there = share.offsets(name) if is_there else {}
         if asked.topics is None:
             rows = [
                 await _topic(title, topic, states, module, node)
@@ -60,7 +63,7 @@ async def _group(asked: Entity, module: Entity, node: Node) -> Entity:
         group_id=name,
         topics=tuple(rows),
         error_code=ErrorCode(error),
-        error_message=f"Group {name} not found." if error == codes.GROUP_ID_NOT_FOUND else None,
+        error_message=None,
     )
 
 
