@@ -91,6 +91,10 @@ def test_values_are_what_sparks_own_converters_make_of_them(kind: T.DataType, va
         (struct(a=INT, b=INT), (1,)),
         (struct(a=INT), 1),
         (T.MapType(STRING, INT), {None: 1}),
+        (INT, 1.5),
+        (T.LongType(), Decimal("1.5")),
+        (T.ArrayType(INT), [2, float("nan")]),
+        (struct(a=INT), {"a": 1.9}),
     ],
 )
 def test_what_cannot_be_of_the_type_is_an_error_that_rows_name(kind: T.DataType, value: Any) -> None:

@@ -20,7 +20,7 @@ from pyspark.sql.types import Row
 
 from keylane.errors import Fatal, HandlerError, InternalError
 from keylane.spark.structured.ordering import plain_key
-from keylane.spark.structured.values import arrow_schema, as_numbers, to_arrow, to_python
+from keylane.spark.structured.values import arrow_schema, as_numbers, to_arrow, to_python, whole
 from keylane.telling import kind_of
 
 if TYPE_CHECKING:
@@ -389,6 +389,10 @@ def size_of(rows: Iterable[Iterable[Any]]) -> int:
     return size
 
 
+WHOLE = {int, type(None)}
+"""Types of values that need no look at a fraction."""
+
+
 class RowWriter:
     """Rows as Arrow batches of a schema."""
 
@@ -409,6 +413,8 @@ def _array(column: Sequence[Any], convert: Converter | None, field: pa.Field) ->
     Spark's, show the value."""
     import pyarrow as pa
 
+    if convert is whole and WHOLE.issuperset(map(type, column)):
+        convert = None
     try:
         return pa.array(column if convert is None else [convert(one) for one in column], field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, AssertionError, PySparkException):

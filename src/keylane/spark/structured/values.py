@@ -22,6 +22,7 @@ from pyspark.sql.types import (
     DataType,
     DateType,
     DecimalType,
+    IntegralType,
     MapType,
     NullType,
     StringType,
@@ -148,7 +149,7 @@ def to_arrow(kind: DataType, *, nullable: bool = True) -> Converter | None:
     convert = _to_arrow(kind)
     if not nullable:
         return _never_none(convert)
-    if convert is None or convert in (_text, _bytes):  # the most frequent ones look for None themselves
+    if convert is None or convert in (_text, _bytes, whole):  # the most frequent ones look for None themselves
         return convert
     return lambda value: None if value is None else convert(value)
 
@@ -175,6 +176,8 @@ def _to_arrow(kind: DataType) -> Converter | None:
             return _decimal(kind)
         case StringType():
             return _text
+        case IntegralType():
+            return whole
         case UserDefinedType():
             of_sql = to_arrow(kind.sqlType()) or _itself
             return lambda value: of_sql(kind.serialize(value))
@@ -210,6 +213,15 @@ def _text(value: object) -> str | None:
     if value is None or type(value) is str:
         return value
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def whole(value: object) -> object:
+    """Arrow would cut a fraction off."""
+    if value is None or type(value) is int:
+        return value
+    if isinstance(value, float | Decimal) and value != int(value):
+        raise ValueError("a fraction, where the type has whole numbers")
+    return value
 
 
 def _bytes(value: object) -> bytes | None:
