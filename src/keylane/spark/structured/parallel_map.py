@@ -50,7 +50,6 @@ class RowMap(RowOptions):
         for name in (*(self.keys or ()), *self.sorted_by):
             if name not in frame.columns:
                 raise UsageError(f"parallel_map: there is no column {name!r} among {', '.join(frame.columns)}")
-        check_schema("parallel_map: the frame", frame.schema)
         self.check_columns(dict(frame.dtypes))
         if self.guarantee == "exactly_once":
             check_step(self, frame)
@@ -58,6 +57,7 @@ class RowMap(RowOptions):
             frame = by_key(frame, self.keys or (), self.sorted_by)
         elif self.keys is not None:
             check_whole_partitions(frame)
+        check_schema("parallel_map: the frame", frame.schema)
         task = MapTask(self, frame.schema, _schema(self.returns), frame.isStreaming)
         check_schema("returns=… with what outcome=True adds" if self.outcome else "returns=…", task.output)
         if self.carry_over is not None:
