@@ -18,7 +18,7 @@ from keylane.broker.group_configs import COPIES_RECORDS, LETTERS_TOPIC
 from keylane.broker.handlers.produce import RefusedError, append_own
 from keylane.broker.reads import LogRead, Wanted
 from keylane.broker.topic_settings import TAKES_LETTERS
-from keylane.broker.topics import check_topic_name
+from keylane.broker.topics import check_topic_name, collision
 from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
@@ -114,7 +114,7 @@ class _Letters:
         check_topic_name(name)
         topics = self._node.topics
         if (other := topics.colliding(name)) is not None:
-            raise UsageError(f"topic {name} collides with {other}: they differ only in '.' and '_'")
+            raise UsageError(collision(name, other))
         settings = {TAKES_LETTERS: "true", "message.timestamp.type": "CreateTime"}
         try:
             return await topics.create(name, self._node.config.num_partitions, settings)

@@ -62,6 +62,11 @@ def metric_name(topic: str) -> str:
     return topic.replace(".", "_")
 
 
+def collision(name: str, other: str) -> str:
+    """What is said of a topic that `TopicRegistry.colliding` finds another one for."""
+    return f"topic {name!r} collides with {other!r}: they differ only in '.' and '_'"
+
+
 class NewTopic(NamedTuple):
     """What to make."""
 

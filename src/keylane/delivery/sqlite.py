@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sqlite3
 import threading
 import time
@@ -209,9 +210,9 @@ class OpenSqlite:
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:
-    """Which file a path leads to now."""
+    """Which file a path leads to now. Each transaction asks, and pathlib takes twice as long."""
     try:
-        found = path.stat()
+        found = os.stat(path)  # noqa: PTH116
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino

@@ -178,7 +178,7 @@ class KafkaConsumer:
     def _check_topics(self, topics: Iterable[str]) -> None:
         """Raises `AnotherTopicError`."""
         if (question := self._topic_ids.question(topics)) is not None:
-            self._topic_ids.check(question, question.answer(ANSWER_S) or {})
+            self._topic_ids.check(question, question.wait())
 
     def trouble(self) -> str | None:
         """Why this is no member of its group that has its partitions, or soon will; None when it is, and the group has

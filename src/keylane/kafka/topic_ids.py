@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import PeerError
-from keylane.kafka.exact import _handle, _library
+from keylane.kafka.exact import _ADMIN_GRACE_MS, _handle, _library
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,8 +27,6 @@ FRESH_S = 1.0
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """Of brokers before KIP-516."""
 _ANY_OPERATION = 0
-_GRACE_MS = 1_000
-"""librdkafka itself ends a request that gets no answer in time; so much later there is surely an event."""
 
 
 class AnotherTopicError(PeerError):
@@ -49,7 +47,7 @@ class TopicIds:
         question = Question(self._client, topics)
         for topic in question.topics:
             self._known.pop(topic, None)
-        self._keep(question, question.answer(ANSWER_S) or {})
+        self._keep(question, question.wait())
 
     def question(self, topics: Iterable[str]) -> Question | None:
         """To `check` before a commit in these topics; None where that was done just now."""
@@ -92,9 +90,15 @@ class Question:
             _library.rd_kafka_TopicCollection_destroy(collection)
             _library.rd_kafka_AdminOptions_destroy(options)
 
-    def answer(self, timeout_s: float = 0) -> dict[str, str] | None:
-        """By topic, of those that are there and have one; None where no answer is there within `timeout_s`. Once."""
-        wait_ms = int(timeout_s * 1000) + (_GRACE_MS if timeout_s else 0)
+    def wait(self) -> dict[str, str]:
+        """The answer; empty where none comes in time."""
+        found = self.answer(int(ANSWER_S * 1000) + _ADMIN_GRACE_MS)
+        if found is None:
+            self.close()
+        return found or {}
+
+    def answer(self, wait_ms: int = 0) -> dict[str, str] | None:
+        """By topic, of those that are there and have one; None where no answer is there within this time. Once."""
         event = _library.rd_kafka_queue_poll(self._queue, wait_ms)
         if not event:
             return None

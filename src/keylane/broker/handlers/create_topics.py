@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from keylane.broker.config_resources import topic_configs
 from keylane.broker.dispatch import in_slices
 from keylane.broker.topic_settings import KEPT, check_settings
-from keylane.broker.topics import MAX_PARTITIONS, NewTopic, check_topic_name, metric_name
+from keylane.broker.topics import MAX_PARTITIONS, NewTopic, check_topic_name, collision, metric_name
 from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
@@ -60,12 +60,12 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
         try:
             plan = _plan(wanted, node)
             if (other := planned.setdefault(metric_name(name), name)) != name:
-                raise _colliding(name, other)
+                raise _RefusedError(codes.INVALID_TOPIC_EXCEPTION, collision(name, other))
             plans[name] = plan
         except _RefusedError as error:
             plans[name] = error
     made = {} if request.validate_only else await _create(plans.values(), node)
-    results = [_result(module, name, plan, made.get(name), node) async for name, plan in in_slices(list(plans.items()))]
+    results = [_result(module, name, plan, made.get(name), node) async for name, plan in in_slices(plans.items())]
     return module.CreateTopicsResponse(throttle_time=datetime.timedelta(0), topics=tuple(results))
 
 
@@ -79,18 +79,13 @@ def _plan(wanted: Any, node: Node) -> NewTopic:
         raise _RefusedError(codes.TOPIC_ALREADY_EXISTS, f"topic {wanted.name!r} already exists")
     other = node.topics.colliding(wanted.name)
     if other is not None:
-        raise _colliding(wanted.name, other)
+        raise _RefusedError(codes.INVALID_TOPIC_EXCEPTION, collision(wanted.name, other))
     partition_count = _assigned(wanted, node) if wanted.assignments else _counted(wanted, node)
     try:
         settings = check_settings((config.name, config.value) for config in wanted.configs)
     except UsageError as error:
         raise _RefusedError(codes.INVALID_CONFIG, str(error)) from error
     return NewTopic(wanted.name, partition_count, settings)
-
-
-def _colliding(name: str, other: str) -> _RefusedError:
-    message = f"topic {name!r} collides with {other!r}: they differ only in '.' and '_'"
-    return _RefusedError(codes.INVALID_TOPIC_EXCEPTION, message)
 
 
 def _counted(wanted: Any, node: Node) -> int:
