@@ -43,7 +43,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.store = folder / "booked.db"
+        self.store, self.backup = folder / "booked.db", folder / "backup.db"
         with closing(sqlite3.connect(self.store)) as database:
             database.execute("CREATE TABLE booked (value text)")
         self.broker = BrokerProcess(folder / "data")
@@ -68,6 +68,15 @@ class World:
     def booked(self) -> Counter[str]:
         with closing(sqlite3.connect(self.store)) as database:
             return Counter(value for (value,) in database.execute("SELECT value FROM booked"))
+
+    def back_up_store(self) -> None:
+        with closing(sqlite3.connect(self.store)) as database:
+            database.execute("VACUUM INTO ?", (str(self.backup),))
+
+    def put_store_back(self) -> None:
+        for file in self.folder.glob("booked.db*"):
+            file.unlink()
+        shutil.move(self.backup, self.store)
 
     def restart(self, change: Callable[[], object]) -> None:
         """The broker, with something done to its folder in between."""
@@ -154,16 +163,12 @@ def planned(world: World) -> list[dict[str, Any]]:
 
 
 def test_what_a_restored_store_has_lost_runs_and_what_was_skipped_does_not_stand_in_the_way(world: World) -> None:
-    backup = world.folder / "backup.db"
     world.produce([*numbers(0, 20), "never", *numbers(20, 40)])
     world.run()
-    with closing(sqlite3.connect(world.store)) as database:
-        database.execute("VACUUM INTO ?", (str(backup),))
+    world.back_up_store()
     world.produce(numbers(40, 80))
     world.run()
-    for file in world.folder.glob("booked.db*"):
-        file.unlink()
-    shutil.move(backup, world.store)
+    world.put_store_back()
     said = world.run(is_right=False)
     assert "has 40 offsets of orders-0 complete, from 41 on, that this store has not seen" in said
     (found,) = planned(world)
@@ -174,16 +179,12 @@ def test_what_a_restored_store_has_lost_runs_and_what_was_skipped_does_not_stand
 
 
 def test_what_retention_has_taken_in_the_meantime_is_told_and_the_rest_runs(world: World) -> None:
-    backup = world.folder / "backup.db"
     world.produce(numbers(0, 20))
     world.run()
-    with closing(sqlite3.connect(world.store)) as database:
-        database.execute("VACUUM INTO ?", (str(backup),))
+    world.back_up_store()
     world.produce(numbers(20, 60))
     world.run()
-    for file in world.folder.glob("booked.db*"):
-        file.unlink()
-    shutil.move(backup, world.store)
+    world.put_store_back()
     Admin({"bootstrap.servers": world.broker.bootstrap}).delete_records({("orders", 0): 60})
     world.produce(numbers(60, 70))
     world.run(is_right=False)

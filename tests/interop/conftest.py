@@ -8,7 +8,7 @@ import peers
 import pytest
 from peers import jvm
 
-from keylane.broker.process import BrokerProcess
+from kit.either_broker import either_broker
 from kit.protocol import ProtocolClient
 
 if TYPE_CHECKING:
@@ -34,15 +34,9 @@ def apache_kafka(jvm_peers: None) -> Iterator[peers.ApacheKafka]:
 def bootstrap(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Our broker, and Apache Kafka: a contract's tests run on both."""
     settings = {"log.retention.check.interval.ms": "100", "log.cleaner.backoff.ms": "100"}
-    if request.param == "keylane":
-        with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=settings) as process:
-            yield process.bootstrap
-        return
-    missing = peers.missing()
-    if missing:
-        pytest.skip(missing)
-    with peers.ApacheKafka(settings | {"log.initial.task.delay.ms": "100"}) as kafka:
-        yield kafka.bootstrap
+    folder, at_once = tmp_path_factory.mktemp("broker"), {"log.initial.task.delay.ms": "100"}
+    with either_broker(request.param, folder, settings, of_apache=at_once) as broker:
+        yield broker.bootstrap
 
 
 @pytest.fixture

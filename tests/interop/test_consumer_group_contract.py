@@ -10,11 +10,9 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-import peers
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from keylane.broker.process import BrokerProcess
 from keylane.coordinator.consumer_groups.records import (
     CURRENT,
     MEMBER,
@@ -34,6 +32,7 @@ from keylane.coordinator.formats import partition_for
 from keylane.errors import PeerError
 from keylane.kafka.group_times import GroupTimes, ask_group_times
 from kit import protocol
+from kit.either_broker import either_broker
 from kit.protocol import ProtocolClient, part
 
 if TYPE_CHECKING:
@@ -61,15 +60,8 @@ SETTINGS = {
 
 @pytest.fixture(scope="module", params=["keylane", pytest.param("apache", marks=pytest.mark.soak)])
 def bootstrap(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if request.param == "keylane":
-        with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=SETTINGS) as process:
-            yield process.bootstrap
-        return
-    missing = peers.missing()
-    if missing:
-        pytest.skip(missing)
-    with peers.ApacheKafka(SETTINGS) as kafka:
-        yield kafka.bootstrap
+    with either_broker(request.param, tmp_path_factory.mktemp("broker"), SETTINGS) as broker:
+        yield broker.bootstrap
 
 
 class Group:

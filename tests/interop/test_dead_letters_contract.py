@@ -7,7 +7,6 @@ import itertools
 from operator import eq
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import peers
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -26,7 +25,7 @@ from interop.test_share_group_contract import (
     Member,
     until,
 )
-from keylane.broker.process import BrokerProcess
+from kit.either_broker import either_broker
 from kit.protocol import ProtocolClient, part
 from kit.transaction_requests import find_group
 
@@ -50,14 +49,9 @@ TWICE: Settings = (("share.delivery.count.limit", "2"),)
 
 @pytest.fixture(scope="module", params=["keylane", pytest.param("apache", marks=pytest.mark.soak)])
 def bootstrap(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if request.param == "keylane":
-        with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=SETTINGS) as process:
-            yield process.bootstrap
-        return
-    if missing := peers.missing() or peers.older_than("4.4"):
-        pytest.skip(missing)
-    with peers.ApacheKafka(SETTINGS | APACHE_SETTINGS) as kafka:
-        yield kafka.bootstrap
+    folder = tmp_path_factory.mktemp("broker")
+    with either_broker(request.param, folder, SETTINGS, of_apache=APACHE_SETTINGS, since="4.4") as broker:
+        yield broker.bootstrap
 
 
 class Letter(NamedTuple):

@@ -14,19 +14,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import keylane as kl
-from kit.either_broker import either_broker
+from kit.either_broker import TOKEN_USER, TOKENS, either_broker
 from kit.stage import until
 
-USER, TOPIC, GROUP = "admin", "flights", "weather"
-MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
-LISTENER = {
-    "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
-    "inter.broker.listener.name": "PLAINTEXT",
-    "sasl.enabled.mechanisms": "OAUTHBEARER",
-    "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
-    "listener.name.plaintext.oauthbearer.sasl.jaas.config": f'{MODULE} unsecuredLoginStringClaim_sub="{USER}";',
-    "auto.create.topics.enable": "true",
-}
+TOPIC, GROUP = "flights", "weather"
 EACH = 50
 """Records before the broker's restart, and behind it by a later leader."""
 
@@ -34,7 +25,7 @@ EACH = 50
 def token(_config: str) -> tuple[str, float]:
     """An unsecured JSON Web Token, and when it ends."""
     until_s = time.time() + 3_600
-    claims = ({"alg": "none"}, {"sub": USER, "iat": time.time(), "exp": until_s})
+    claims = ({"alg": "none"}, {"sub": TOKEN_USER, "iat": time.time(), "exp": until_s})
     parts = [base64.urlsafe_b64encode(json.dumps(one).encode()).decode().rstrip("=") for one in claims]
     return ".".join([*parts, ""]), until_s
 
@@ -48,7 +39,7 @@ def ran(kafka: dict[str, Any], **options: Any) -> list[int]:
 
 
 def test_an_offset_beyond_the_cut_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with either_broker("apache", tmp_path_factory.mktemp("callback"), LISTENER) as broker:
+    with either_broker("apache", tmp_path_factory.mktemp("callback"), TOKENS) as broker:
         assert isinstance(broker, peers.ApacheKafka)
         login = {
             "bootstrap.servers": broker.bootstrap,

@@ -10,11 +10,9 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-import peers
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from keylane.broker.process import BrokerProcess
 from keylane.coordinator.formats import partition_for
 from keylane.coordinator.share_groups.partition import NOT_BEGUN
 from keylane.coordinator.share_groups.records import (
@@ -30,6 +28,7 @@ from keylane.coordinator.share_groups.records import (
 )
 from keylane.wire.batches import batches
 from kit import protocol
+from kit.either_broker import either_broker
 from kit.protocol import ProtocolClient, part
 
 if TYPE_CHECKING:
@@ -62,15 +61,8 @@ APACHE_SETTINGS = {
 
 @pytest.fixture(scope="module", params=["keylane", pytest.param("apache", marks=pytest.mark.soak)])
 def bootstrap(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if request.param == "keylane":
-        with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings=SETTINGS) as process:
-            yield process.bootstrap
-        return
-    missing = peers.missing()
-    if missing:
-        pytest.skip(missing)
-    with peers.ApacheKafka(SETTINGS | APACHE_SETTINGS) as kafka:
-        yield kafka.bootstrap
+    with either_broker(request.param, tmp_path_factory.mktemp("broker"), SETTINGS, of_apache=APACHE_SETTINGS) as broker:
+        yield broker.bootstrap
 
 
 class Member:

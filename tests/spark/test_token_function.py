@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane.spark import acknowledged
-from kit.either_broker import either_broker
+from kit.either_broker import TOKENS, either_broker
 from kit.stage import until
 
 if TYPE_CHECKING:
@@ -19,17 +19,9 @@ if TYPE_CHECKING:
 
 TOPIC, GROUP = "flights", "weather"
 LIFE_S = 6
-MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
-LISTENER = {
-    "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
-    "inter.broker.listener.name": "PLAINTEXT",
-    "sasl.enabled.mechanisms": "OAUTHBEARER",
-    "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
-    "listener.name.plaintext.oauthbearer.sasl.jaas.config": f'{MODULE} unsecuredLoginStringClaim_sub="admin";',
-    "connections.max.reauth.ms": "60000",  # the end of a token comes before: from then on its connection is closed
-    "auto.create.topics.enable": "true",
-}
-TOKENS = """
+LISTENER = TOKENS | {"connections.max.reauth.ms": "60000"}
+"""The end of a token comes before: from then on its connection is closed."""
+FUNCTION = """
 import base64, json, os, time
 
 def token(config):
@@ -59,7 +51,7 @@ def calls(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path
     """The module, sent to the driver and the executors; the file has a line for each token, of the process."""
     folder = tmp_path_factory.mktemp("module")
     module, calls = folder / "tokens_of_flights.py", folder / "calls"
-    module.write_text(TOKENS.format(life=LIFE_S, calls=str(calls)))
+    module.write_text(FUNCTION.format(life=LIFE_S, calls=str(calls)))
     spark.sparkContext.addPyFile(str(module))
     return calls
 
