@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,12 @@ def of_session(leader: int) -> set[int]:
             if int(session) == leader and state != "Z":
                 found.add(int(folder.name))
     return found
+
+
+def starved_s() -> float:
+    """How long, since this machine's start, something that could run has waited for a processor (pressure stalls)."""
+    found = re.search(rb"some .*total=(\d+)", _read(Path("/proc/pressure/cpu")))  # of a kernel that keeps no account: 0
+    return int(found[1]) / 1_000_000 if found else 0.0
 
 
 def _read(path: Path) -> bytes:
