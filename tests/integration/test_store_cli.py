@@ -8,11 +8,12 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import Producer
 
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
@@ -55,6 +56,14 @@ class World:
         with BulkProducer(self.broker.bootstrap) as producer:
             for value in values:
                 producer.produce(Output("orders", key=value.encode(), value=value.encode()))
+
+    @contextmanager
+    def transaction(self) -> Iterator[Producer]:
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap, "transactional.id": "orders"})
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        yield producer
+        producer.commit_transaction(60)
 
     def keylane(self, *arguments: str, is_right: bool = True) -> str:
         command = [sys.executable, "-m", "keylane", *arguments]
@@ -148,6 +157,32 @@ def test_below_where_a_group_was_set_back_nothing_runs_again(world: World) -> No
     world.keylane("store", "forget", str(world.file), "--execute")
     world.run()
     assert world.booked() == Counter(numbers(0, 80) + numbers(0, 50, "new"))
+
+
+def test_a_store_of_before_a_log_was_cut_has_none_of_the_records_that_came_since(world: World) -> None:
+    """Where the store has its one sample of what is purged, the log of now has the end of a transaction."""
+    data, backup = world.folder / "data", world.folder / "backup"
+    world.produce(numbers(0, 20))
+    world.restart(lambda: shutil.copytree(data, backup))
+    world.produce(numbers(20, 40))
+    world.run()
+    world.back_up_store()
+    world.restart(partial(put_back, backup, data))
+    world.produce(numbers(0, 18, "new"))
+    with world.transaction() as producer:
+        producer.produce("orders", b"new 18", b"new 18")
+    world.produce(numbers(19, 30, "new"))
+    world.run(is_right=False)
+    world.keylane("store", "forget", str(world.file), "--execute")
+    world.run()
+    assert world.booked() == Counter(numbers(0, 40) + numbers(0, 30, "new"))
+    world.put_store_back()
+    assert "that this store has not seen" in world.run(is_right=False)
+    (found,) = planned(world)
+    assert (found["other_log_from"], found["missing"], found["unsure"]) == (20, 30, 0)
+    world.keylane("store", "forget", str(world.file), "--execute")
+    world.run()
+    assert world.booked() == Counter(numbers(0, 40) + numbers(0, 30, "new"))
 
 
 def put_back(backup: Path, data: Path) -> None:

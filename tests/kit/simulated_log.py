@@ -132,11 +132,15 @@ class Log:
         commit = self.committed
         if commit is None or commit.leader_epoch < 0:
             return None
-        end = self.end_of(commit.leader_epoch)
-        if commit.offset == end and not commit.metadata:
+        return self.change_since(commit.offset, commit.leader_epoch, has_map=bool(commit.metadata))
+
+    def change_since(self, offset: int, leader_epoch: int, *, has_map: bool) -> int | None:
+        """The same for who has read it up to this offset, in this epoch: as `keylane.kafka.log_changes` answers."""
+        end = self.end_of(leader_epoch)
+        if offset == end and not has_map:
             return None
-        is_gap = end < commit.offset <= self.end and not any(end <= one < commit.offset for one in self.records)
-        return commit.offset if is_gap else end
+        is_gap = end < offset <= self.end and not any(end <= one < offset for one in self.records)
+        return offset if is_gap else end
 
     def make_anew(self) -> None:
         """The topic is deleted, with what the group has committed of it, and made again."""

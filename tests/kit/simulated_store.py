@@ -29,8 +29,9 @@ from kit.seam import Committed, Raised
 from kit.simulated_log import TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from keylane.kafka.log_changes import Reached
     from keylane.pipeline import Pipeline
     from kit.seam import Entry, Item, Outcome, Start
     from kit.simulated_log import Log, TopicPartition
@@ -239,6 +240,12 @@ class Desk(StoreDesk):
         pipeline = replace(world.pipeline, delivery=kl.ExactlyOnce(store))
         super().__init__(SimulatedAdmin(world, topic_id), pipeline)  # type: ignore[arg-type]
 
+    def _changes(self, reached: Mapping[TopicPartition, Reached]) -> dict[TopicPartition, int | None]:
+        return {
+            name: self._logs[name[1]].change_since(one.offset, one.leader_epoch, has_map=one.has_map)
+            for name, one in reached.items()
+        }
+
     def _log(self, name: TopicPartition, log_start: int, log_end: int) -> Iterator[tuple[int, int]]:
         for offset, record in sorted(self._logs[name[1]].records.items()):
             if log_start <= offset < log_end:
@@ -268,7 +275,7 @@ class SimulatedAdmin:
 
     def committed_offsets(self, _: str) -> dict[TopicPartition, CommittedOffset]:
         return {
-            log.name: CommittedOffset(one.offset, one.metadata)
+            log.name: CommittedOffset(one.offset, one.metadata, one.leader_epoch)
             for log in self._logs
             if (one := log.committed) is not None
         }

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from keylane.delivery.positions import map_of, unseen
-from keylane.offsets import OffsetMap
+from keylane.delivery.positions import before_all, map_of, unseen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from keylane.delivery.stores import Position
+    from keylane.offsets import OffsetMap
 
 
 ABSENT = -1
@@ -40,8 +40,12 @@ class Kept:
     """Everything below it was processed, and is purged but for samples."""
     position: Position | None
     committed: OffsetMap | None
+    leader_epoch: int = -1
+    """As it was committed."""
     same_below: int = 0
-    """The log is the one that it was below this, by what the group has committed."""
+    """The log is the one that it was below this, by where its leader epochs end, or by who has set the group back."""
+    is_cut: bool = False
+    """Whether it is another one from there on: a later leader epoch begins there."""
 
 
 @dataclass(slots=True)
@@ -81,10 +85,11 @@ def compare(log: Iterable[tuple[int, int]], log_start: int, log_end: int, kept: 
     lost = [offset for run in done for offset in _within(run, log_start, log_end) if offset not in kept.places]
     below = [_within(run, 0, log_start) for run in done]
     gone = sum(map(len, below)) - sum(offset in run for run in below for offset in kept.places)
-    if not (others or cut or kept.below > log_end):
+    is_cut = kept.is_cut and same_below <= kept.same_below < kept.below
+    if not (others or cut or is_cut or kept.below > log_end):
         return Comparison(missing=lost, gone=gone)
-    first_other = others[0] if others else log_end
-    if same_below < kept.same_below <= first_other:  # else the group is wrong about this log
+    first_other = min([log_end, *others[:1], *([kept.same_below] if is_cut else [])])
+    if same_below < kept.same_below <= first_other:  # else the epochs are wrong about this log
         same_below = kept.same_below
         behind = [offset for offset in behind if offset >= min(same_below, kept.below)]  # the others are purged
     unsure = sum(offset < min(first_other, kept.below) for offset in behind)
@@ -105,5 +110,5 @@ def _unseen_of(kept: Kept, log_start: int) -> Sequence[range]:
     elif kept.below or None in kept.places.values():  # of before positions were noted
         seen = kept.committed
     else:
-        seen = OffsetMap(min(log_start, kept.committed.base))
+        seen = before_all(log_start, kept.committed, kept.leader_epoch)
     return unseen(kept.committed, seen)

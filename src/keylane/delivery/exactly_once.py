@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from keylane.consumer.own_topics import OwnTopics
 from keylane.consumer.returns import outcome_of, outcomes_of
 from keylane.delivery.checksums import checksum
-from keylane.delivery.positions import Seen, joined, map_of, position_of, runs_of, unseen
+from keylane.delivery.positions import Seen, before_all, joined, map_of, position_of, runs_of, unseen
 from keylane.delivery.stores import Identity, Position
 from keylane.delivery.transactions import Transactions, answering, check_transaction, key_of, once_of, unavailable
 from keylane.errors import PeerError, StoreError, UsageError
@@ -335,7 +335,7 @@ class House:
         if seen is None:
             self._check_cluster(transaction, start)
         is_chosen = start.is_sought or (start.is_new and seen is None)  # else the group's commits are gone
-        known = committed if is_chosen else seen or OffsetMap(min(start.log_start, committed.base))
+        known = committed if is_chosen else seen or before_all(start.log_start, committed, start.leader_epoch)
         missing = unseen(committed, known)
         if missing and self._unseen_commits == "rewind":
             start = replace(start, offsets=seen or OffsetMap(start.log_start))

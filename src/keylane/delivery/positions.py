@@ -61,6 +61,12 @@ class Seen(NamedTuple):
         return Seen(joined(self.offsets, committed), max(leader_epoch, self.leader_epoch))
 
 
+def before_all(log_start: int, committed: OffsetMap, leader_epoch: int) -> OffsetMap:
+    """What a store that knows nothing of the group may be without: a commit with a leader epoch is of a member that has
+    read the log below it; of one without, nobody knows below the log's start, where an operator may have set it."""
+    return OffsetMap(0 if leader_epoch >= 0 else min(log_start, committed.base))
+
+
 def unseen(committed: OffsetMap, seen: OffsetMap) -> list[range]:
     """What is complete in `committed`, and not in `seen`."""
     found = []

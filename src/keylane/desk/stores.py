@@ -111,27 +111,31 @@ class StoreDesk:
         starts = self._admin.log_starts(names)
         ends = self._admin.log_ends(names, read_committed=True)
         bounds = {name: (starts[name] or 0, ends[name] or 0) for name in sorted(names)}
-        same_below = self._same_below(committed, bounds)
         with self._transaction() as transaction:
+            positions = {name: transaction.position(self._scope(name[0]), name[1]) for name in bounds}
+            same_below = self._same_below(positions, bounds)
             return [
-                self._finding(transaction, name, *around, committed.get(name), same_below.get(name))
+                self._finding(transaction, name, *around, committed.get(name), positions[name], same_below.get(name))
                 for name, around in bounds.items()
             ]
 
     def _same_below(
-        self, committed: Mapping[Partition, CommittedOffset], bounds: Mapping[Partition, tuple[int, int]]
+        self, positions: Mapping[Partition, Position | None], bounds: Mapping[Partition, tuple[int, int]]
     ) -> dict[Partition, int]:
-        """Up to where each log is the one that the group has read, by the leader epochs of its commits."""
+        """Up to where each log is the one that the store knows, by the leader epochs of its positions. The group's
+        commits say it of the log that the group has read since then."""
         reached = {
-            name: Reached(committed[name].offset, committed[name].leader_epoch, *around)
-            for name, around in bounds.items()
-            if name in committed and committed[name].leader_epoch >= 0
+            name: Reached(position.base, position.leader_epoch, *bounds[name])
+            for name, position in positions.items()
+            if position is not None and position.leader_epoch >= 0
         }
-        changes = changes_of(self._pipeline.kafka, reached, _pause)
         return {
             name: reached[name].offset if cut is None else min(cut, reached[name].offset)
-            for name, cut in changes.items()
+            for name, cut in self._changes(reached).items()
         }
+
+    def _changes(self, reached: Mapping[Partition, Reached]) -> Mapping[Partition, int | None]:
+        return changes_of(self._pipeline.kafka, reached, _pause)
 
     def forget(self, findings: list[Finding]) -> None:
         """Make store and group agree, so that exactly what is missing runs. The group has no members."""
@@ -164,24 +168,26 @@ class StoreDesk:
         log_start: int,
         log_end: int,
         committed: CommittedOffset | None,
+        position: Position | None,
         same_below: int | None,
     ) -> Finding:
-        topic, partition = name
-        if not self._identities.knows(topic):
-            self._identities.know(topic, self._admin.topic_id(topic))
-        scope = self._identities.scope(topic)
-        position = transaction.position(scope, partition)
-        if same_below is None:
-            same_below = _set_back_to(committed, position)
+        scope, partition = self._scope(name[0]), name[1]
         kept = Kept(
             transaction.places(scope, partition),
             transaction.purged_below(scope, partition),
             position,
             _map_of(committed),
-            same_below,
+            -1 if committed is None else committed.leader_epoch,
+            _set_back_to(committed, position) if same_below is None else same_below,
+            is_cut=position is not None and same_below is not None and same_below < position.base,
         )
         log = self._log(name, log_start, log_end)
         return Finding(name, scope, log_start, log_end, kept, compare(log, log_start, log_end, kept))
+
+    def _scope(self, topic: str) -> str:
+        if not self._identities.knows(topic):
+            self._identities.know(topic, self._admin.topic_id(topic))
+        return self._identities.scope(topic)
 
     def _log(self, name: Partition, log_start: int, log_end: int) -> Iterator[tuple[int, int]]:
         if log_start >= log_end:

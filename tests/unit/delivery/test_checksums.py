@@ -54,6 +54,18 @@ def test_the_groups_commit_tells_more_exactly_where_the_log_is_another_one() -> 
     assert (found.same_below, found.missing) == (0, list(range(100)))
 
 
+def test_where_a_later_leader_began_the_log_is_another_one_though_no_sample_says_so() -> None:
+    """The log has a control record where the store has its sample."""
+    gap = [one for one in log(60, 40) if one[0] != 79]
+    one = kept([79], 80, 80, OffsetMap(100))
+    one.same_below, one.is_cut = 60, True
+    found = compare(gap, 0, 100, one)
+    assert (found.same_below, found.missing, found.unsure) == (60, [at for at in range(60, 100) if at != 79], 0)
+    one.places = {79: 79 + OLD}
+    found = compare(log(100, 0), 0, 100, one)
+    assert (found.same_below, found.missing) == (None, list(range(80, 100))), "a sample says that the epochs are wrong"
+
+
 def test_a_log_that_is_shorter_is_another_one() -> None:
     found = compare(log(50, 10), 0, 60, kept([49, 99], 100, 100, OffsetMap(50)))
     assert (found.same_below, found.missing, found.stale) == (50, list(range(50, 60)), [99])
@@ -82,6 +94,13 @@ def test_what_a_restored_store_has_lost_is_missing_of_a_log_that_is_another_one_
 def test_what_an_emptied_store_has_lost_is_missing_as_far_as_the_log_has_it() -> None:
     found = compare([], 40, 100, kept([], committed=OffsetMap(60, [70], 80)))
     assert found.missing == [*range(40, 70), *range(71, 81)]
+
+
+def test_of_a_group_that_has_read_what_retention_took_an_emptied_store_lacks_that_too() -> None:
+    one = kept([], committed=OffsetMap(60))
+    assert compare([], 60, 60, one).gone == 0, "somebody may have set it there"
+    one.leader_epoch = 3
+    assert compare([], 60, 60, one).gone == 60
 
 
 def test_what_neither_a_restored_store_nor_the_log_has_is_gone() -> None:

@@ -448,6 +448,29 @@ def test_a_store_that_was_emptied_is_refused_and_both_ways_out_hold(tmp_path: Pa
     replays.once(note, base=10).close()  # what was accepted once is known
 
 
+def test_a_group_that_has_read_what_retention_took_is_refused_by_a_store_that_knows_nothing_of_it(
+    tmp_path: Path,
+) -> None:
+    """It is another database, or an emptied one. Without a leader epoch the offset may be an operator's."""
+    replays = Replays(tmp_path)
+
+    def check(start: Start, group: str = "g", **options: Any) -> Start:
+        once = Once(replays.pipeline(note, kafka=KAFKA | {"group.id": group}, **options), "cluster", lambda _: "id")
+        try:
+            (checked,) = once.check([start])
+        finally:
+            once.close()
+        return checked
+
+    at_the_start = Start("t", 0, 1, OffsetMap(10), 10, 10, leader_epoch=3)
+    with pytest.raises(StoreError, match="has 10 offsets of t-0 complete, from 0 on, that this store has not seen"):
+        check(at_the_start)
+    assert check(at_the_start, "rewinds", unseen_commits="rewind").offsets == OffsetMap(10)
+    assert check(at_the_start, unseen_commits="accept") == check(at_the_start) == at_the_start
+    assert check(replace(at_the_start, is_new=True), "new") == replace(at_the_start, is_new=True)
+    assert check(replace(at_the_start, leader_epoch=-1), "set").leader_epoch == -1
+
+
 def test_a_store_that_was_restored_is_refused_and_runs_what_it_has_not(tmp_path: Path) -> None:
     replays = Replays(tmp_path)
     backup = tmp_path / "backup"
