@@ -21,6 +21,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from keylane.consumer.commits import CommitProblem
 from keylane.errors import PeerError, StoreError, UsageError
 from keylane.kafka import exact, exact_transactions
+from keylane.kafka.coordinator_requests import take_out
 from keylane.kafka.faults import NO_PARTITION, commit_problem, error_of
 from keylane.kafka.instance_name import is_fenced, is_unreleased
 from keylane.kafka.logs import MissingError
@@ -36,6 +37,7 @@ from keylane.kafka.membership import (
     Membership,
     Stop,
 )
+from keylane.kafka.places import for_groups
 from keylane.kafka.starts import Starts
 from keylane.kafka.topic_ids import AnotherTopicError
 from keylane.patterns import for_clients, is_pattern, is_read
@@ -67,6 +69,8 @@ UNRELEASED_S = 1.0
 
 CLOSE_S = 5.0
 """How long closing waits for the client to leave the group. Without a coordinator it would wait a session timeout."""
+JOINING_S = 1.0
+"""After which a client that is still closing is taken to join: what it sends is read when the rebalance is over."""
 
 
 def refused_before(error: PeerError, offsets: Sequence[Offset], faults: Faults) -> dict[tuple[str, int], CommitProblem]:
@@ -157,6 +161,10 @@ class GroupMember:
         """Guards the client's life against commits on other threads."""
         self._left = False
         """Whether the client is closed."""
+        self._is_taken_out = False
+        """Whether the group was asked to take this member out, while its client was closing."""
+        self._leave_error: Exception | None = None
+        """Why that was not done."""
         self._revoking: Revoking | None = None
         """The partitions that were last told to end; they are still at it while `Membership.is_ending`."""
         self._thread = threading.Thread(target=self._run, name=f"{name}-group", daemon=True)
@@ -182,7 +190,8 @@ class GroupMember:
         self._must_rejoin.set()
 
     def close(self) -> None:
-        """Leave the group. Without a coordinator that takes long, and is left to the thread: it ends by itself."""
+        """Leave the group. Without a coordinator that takes long, and is left to the thread: it ends by itself. A
+        member that joins is taken out by a request of keylane's own."""
         self._closing.set()
         if self._listener is None:
             self._commits.close()
@@ -190,11 +199,12 @@ class GroupMember:
             self._logs.close()
             return
         self._thread.join(CLOSE_S)
-        if self._thread.is_alive():
+        if self._thread.is_alive() and not self._is_taken_out:
             logger.warning(
-                "the coordinator of group %r does not answer: the group learns by the session timeout that this member "
-                "has left",
+                "the coordinator of group %r does not answer%s: the group learns by the session timeout that this "
+                "member has left",
                 self._pipeline.group_id,
+                "" if self._leave_error is None else f" ({self._leave_error})",
             )
 
     @property
@@ -223,7 +233,7 @@ class GroupMember:
         with self._owning:
             self._leaving = True
         try:
-            with self._committing:
+            with self._committing, self._taken_out_while_it_joins():
                 try:
                     self._give_all_back()
                 finally:
@@ -233,6 +243,32 @@ class GroupMember:
             self._logs.close()
         except BaseException as error:  # like the above
             self._faults.broken = self._faults.broken or error
+
+    @contextmanager
+    def _taken_out_while_it_joins(self) -> Iterator[None]:
+        """Inside, the client is closed. What it sends after its request to join is read when the rebalance is over, so
+        that the group would wait for it then, too. Not a static member, which stays; under KIP-848 one can leave."""
+        kafka = self._pipeline.kafka
+        is_dynamic = "group.instance.id" not in kafka and kafka.get("group.protocol") != "consumer"
+        member_id = self._client.memberid() if is_dynamic and not self._pipeline.assignment else None
+        if not member_id:
+            yield
+            return
+        leaving = threading.Timer(JOINING_S, self._take_out, [member_id])
+        leaving.name, leaving.daemon = f"{self._thread.name}-leave", True
+        leaving.start()
+        try:
+            yield
+        finally:
+            leaving.cancel()
+
+    def _take_out(self, member_id: str) -> None:
+        """On a thread of its own: brokers that do not answer are waited for."""
+        try:
+            take_out(for_groups(self._pipeline.kafka), self._pipeline.group_id, member_id)
+            self._is_taken_out = True
+        except (OSError, PeerError, UsageError) as error:
+            self._leave_error = error
 
     def _give_all_back(self) -> None:
         """Answer the group's revocation before the client closes: one that librdkafka finds while it closes may wait

@@ -15,7 +15,6 @@ nobody's. So a predecessor that is behind is taken out of the group first, and t
 from __future__ import annotations
 
 import logging
-from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import KafkaError
@@ -23,8 +22,7 @@ from confluent_kafka import KafkaError
 from keylane.consumer.snapshot import some_of
 from keylane.errors import BrokerUnavailableError, FencedError, PeerError, UsageError
 from keylane.kafka import exact, exact_transactions
-from keylane.kafka.faults import PASSING
-from keylane.wire import codes
+from keylane.kafka.coordinator_requests import ask_coordinator, check_code, take_out
 from keylane.wire.primitives import FieldError, FieldReader, array_length, string
 
 if TYPE_CHECKING:
@@ -39,13 +37,8 @@ logger = logging.getLogger("keylane.kafka")
 Name = tuple[str, int]
 """Topic and partition."""
 
-ANSWER_S = 5.0
-"""How long one question to a broker waits."""
-
 _DESCRIBE_GROUPS, _DESCRIBE_VERSION = 15, 4
 """Version 4 (Kafka 2.4) is the first that tells members' names."""
-_LEAVE_GROUP, _LEAVE_VERSION = 13, 3
-"""Version 3 (Kafka 2.4) is the first that takes members out by their names."""
 
 
 class Holder(NamedTuple):
@@ -105,14 +98,7 @@ class InstanceName:
         self._patiently(taken_out, patience, f"member {self.name!r} of group {self._group!r}")
 
     def _take_out(self, holder: Holder) -> None:
-        member = string(holder.member_id) + string(self.name)
-        request = string(self._group) + array_length(1) + member
-        reader = FieldReader(self._ask(_LEAVE_GROUP, _LEAVE_VERSION, request))
-        try:
-            reader.int32()  # the throttle time
-            _check(reader.int16())  # a member that has gone meanwhile is told apart from that
-        except FieldError as error:
-            raise OSError(f"the coordinator answers what is no departure from a group: {error}") from error
+        take_out(self._kafka, self._group, holder.member_id, self.name)
 
     def note(self, client: Consumer) -> str:
         """This client is our member; returns its id, which is empty while it has none."""
@@ -152,28 +138,8 @@ class InstanceName:
 
     def _holder(self) -> Holder | None:
         request = array_length(1) + string(self._group) + b"\0"
-        return read_holder(self._ask(_DESCRIBE_GROUPS, _DESCRIBE_VERSION, request), self.name)
-
-    def _ask(self, key: int, version: int, request: bytes) -> bytes:
-        """Of the group's coordinator. Raises `OSError` for no answer now, and `UsageError` for a login that librdkafka
-        has and keylane has not."""
-        from keylane.kafka.conditional import coordinator_of
-        from keylane.kafka.link import Link, addresses_of
-        from keylane.kafka.login import login_of
-
-        login = login_of(self._kafka)
-        problem = OSError("no address")
-        for address in addresses_of(self._kafka):
-            try:
-                with closing(Link(address, login, ANSWER_S)) as bootstrap:
-                    coordinator = coordinator_of(bootstrap, self._group)
-                if coordinator is None:
-                    raise OSError("the group has no coordinator at the moment")
-                with closing(Link(coordinator, login, ANSWER_S)) as link:
-                    return link.ask(key, version, request)
-            except OSError as error:
-                problem = error
-        raise problem
+        answer = ask_coordinator(self._kafka, self._group, _DESCRIBE_GROUPS, _DESCRIBE_VERSION, request)
+        return read_holder(answer, self.name)
 
 
 def read_holder(answer: bytes, name: str) -> Holder | None:
@@ -182,7 +148,7 @@ def read_holder(answer: bytes, name: str) -> Holder | None:
     try:
         reader.int32()  # the throttle time
         reader.int32()  # one group
-        _check(reader.int16())
+        check_code(reader.int16())
         _group, state, _type, _protocol = (reader.string() for _ in range(4))
         assigned: set[Name] = set()
         found: tuple[str, bytes] | None = None
@@ -197,13 +163,6 @@ def read_holder(answer: bytes, name: str) -> Holder | None:
     if found is None:
         return None
     return Holder(found[0], _topics(found[1]), frozenset(assigned) if state == "Stable" else None)
-
-
-def _check(code: int) -> None:
-    """Raises `OSError` where asking again may help, and `PeerError` where it does not."""
-    if code != codes.NONE:
-        text = f"the coordinator answers with Kafka's error code {code}"
-        raise OSError(text) if code in PASSING else PeerError(text)
 
 
 def _topics(metadata: bytes) -> frozenset[str] | None:

@@ -34,6 +34,9 @@ class Client:
     def __init__(self, told: list[tuple[str, Any]], topics: dict[str, range]) -> None:
         self.assigned: list[TopicPartition] = []
         """What librdkafka says is assigned."""
+        self.member_id = ""
+        self.may_close = Event()
+        self.may_close.set()
         self._told = told
         self._topics = topics
         self._events: SimpleQueue[tuple[Callable[[], None], Event]] = SimpleQueue()
@@ -69,6 +72,9 @@ class Client:
         assigned, self.assigned = self.assigned, []
         self._events.put((lambda: self.call_back("on_revoke", assigned), Event()))
 
+    def memberid(self) -> str:
+        return self.member_id
+
     def assignment(self) -> list[TopicPartition]:
         return self.assigned if self._events.empty() else [TopicPartition("t")]
 
@@ -91,6 +97,7 @@ class Client:
 
     def close(self) -> None:
         self._told.append(("client", f"close with {len(self.assigned)}"))
+        self.may_close.wait(TIMEOUT_S)
 
 
 class World:
@@ -275,6 +282,45 @@ def test_a_member_gives_all_back_before_its_client_closes(
     told = world.told_since()
     assert [one for one in told if one[1] in ("unsubscribe", "close with 0", "close with 1")] == ends
     assert (("stop", [T0]) in told) is (instance_id is None)
+
+
+def test_a_member_that_joins_while_it_closes_is_taken_out_of_its_group(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """librdkafka's close waits until the rebalance is over, and the group then waits for the member."""
+    monkeypatch.setattr(group_member, "JOINING_S", 0.01)
+    taken_out: list[Any] = []
+
+    def take_out(kafka: Mapping[str, Any], group: str, member_id: str) -> None:
+        taken_out.append((kafka["bootstrap.servers"], group, member_id))
+        world.client.may_close.set()  # the coordinator answers the request to join
+
+    monkeypatch.setattr(group_member, "take_out", take_out)
+    world.client.member_id = "keylane-1"
+    world.client.may_close.clear()
+    world.member.close()
+    assert taken_out == [("nowhere:1", "g", "keylane-1")]
+    assert caplog.text == ""
+
+
+def test_a_member_that_cannot_be_taken_out_says_why(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(group_member, "JOINING_S", 0.01)
+    monkeypatch.setattr(group_member, "CLOSE_S", 0.5)
+    asked = Event()
+
+    def take_out(*_: object) -> None:
+        asked.set()
+        raise OSError("nobody listens")
+
+    monkeypatch.setattr(group_member, "take_out", take_out)
+    world.client.member_id = "keylane-1"
+    world.client.may_close.clear()
+    world.member.close()
+    assert asked.is_set()
+    assert "the coordinator of group 'g' does not answer (nobody listens): the group learns by the" in caplog.text
+    world.client.may_close.set()
 
 
 def test_a_seek_goes_on_at_the_target_when_its_records_are_through(world: World) -> None:
