@@ -83,7 +83,8 @@ class ParallelConsumer:
 
     `ending_offsets`: records at or past these offsets are not run, and `run` returns when the group's committed
     offsets have reached them on every partition listed, by whichever member; "latest" takes the ends of the logs at
-    the start. `client_id` is what the broker calls this member. `on_progress` gets a `Snapshot` about once a second,
+    the start. `client_id` is what the broker calls this member. With `ready_when_assigned` it is not ready before its
+    group has given it its first assignment. `on_progress` gets a `Snapshot` about once a second,
     and one at the end, on the thread that called `run`; what it raises ends the run.
 
     Thread safety: `stop`, `pause`, `resume`, `adjust`, `snapshot` and `health` may be called from any thread, and
@@ -96,12 +97,14 @@ class ParallelConsumer:
         *,
         ending_offsets: Mapping[tuple[str, int], int] | Literal["latest"] | None = None,
         client_id: str | None = None,
+        ready_when_assigned: bool = False,
         on_progress: Callable[[Snapshot], None] | None = None,
     ) -> None:
         _check_ending_offsets(ending_offsets, pipeline)
         self._pipeline = pipeline
         self._ending_offsets = ending_offsets
         self._client_id = client_id
+        self._ready_when_assigned = ready_when_assigned
         self._on_progress = on_progress
         self._lock = threading.Lock()
         """Guards that a consumer runs once, and that closing knows of a run."""
@@ -323,7 +326,16 @@ class ParallelConsumer:
         if not loop.answers(ANSWER_WITHIN_S):
             fault = f"its loop has not answered for {ANSWER_WITHIN_S:.0f} s"
             return Health(fault, fault)
-        return Health(None, "it stops" if self._stopped else consumer.trouble())
+        if self._stopped:
+            return Health(None, "it stops")
+        return Health(None, consumer.trouble() or self._lack_of_assignment(consumer))
+
+    def _lack_of_assignment(self, consumer: KafkaConsumer) -> str | None:
+        """Why it is not ready yet, where that is asked for."""
+        if not self._ready_when_assigned or consumer.has_assignment:
+            return None
+        waits = consumer.waits
+        return "its group has not given it an assignment yet" + ("" if waits is None else f": it {waits}")
 
     def close(self, mode: CloseMode = "in_flight", timeout_ms: int | None = None) -> None:
         """`stop`, and wait until every thread that was started has ended. May be called again."""

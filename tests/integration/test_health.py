@@ -15,10 +15,12 @@ import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.consumer.core import Core
 from keylane.errors import KeylaneError
+from keylane.kafka.admin import Admin
 from keylane.metrics.pages import HealthServer
 from keylane.parallel_consumer import ParallelConsumer
 from keylane.testing.embedded import EmbeddedBroker
 from kit.filling import filling
+from kit.stage import Member, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,10 +37,18 @@ TOPIC = "orders"
 class Watched:
     """A consumer that runs, and its probes."""
 
-    def __init__(self, servers: str, group: str, handler: Callable[[kl.Record], Any], **options: Any) -> None:
+    def __init__(
+        self,
+        servers: str,
+        group: str,
+        handler: Callable[[kl.Record], Any],
+        *,
+        ready_when_assigned: bool = False,
+        **options: Any,
+    ) -> None:
         kafka = {"bootstrap.servers": servers, "group.id": group} | options.pop("kafka", {})
         pipeline = kl.Pipeline(kafka=kafka, topics=[TOPIC], handler=handler, offset_reset="earliest", **options)
-        self.consumer = ParallelConsumer(pipeline)
+        self.consumer = ParallelConsumer(pipeline, ready_when_assigned=ready_when_assigned)
         self._server = HealthServer(self.consumer.health, 0)
         self._thread = threading.Thread(target=self._run)
 
@@ -108,6 +118,24 @@ def test_a_member_with_its_partitions_is_alive_and_ready_and_other_paths_are_not
         for path in ("/", "/metrics", "/healthz/", "/health"):
             assert watched.ask(path) == (404, "served here: /healthz, /readyz\n")
     assert watched.consumer.health().fault == "it has ended"
+
+
+def test_a_member_without_an_assignment_yet_is_not_ready_where_that_is_asked_for(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """It would be without: for the one reason, the answer has no other one."""
+    servers, times = broker.bootstrap_servers, {"session.timeout.ms": 6_000}
+    kafka: dict[str, Any] = {"bootstrap.servers": servers, "group.id": "g", **times}
+    with Member(kafka=kafka, topic=TOPIC, ledger=str(tmp_path / "ledger")) as child:
+        until(lambda: any(one.assignment for one in Admin(kafka).describe_group("g").members), "it is a member")
+        child.kill()  # the group waits for it
+    watched = Watched(servers, "g", nothing, ready_when_assigned=True, kafka=times)
+    with watched.running():
+        lacks = "not ready: its group has not given it an assignment yet"
+        until(lambda: watched.ask("/readyz")[1].startswith(lacks), "it joins")
+        assert watched.ask("/healthz") == (200, "alive\n")
+        watched.until("/readyz", 200, 60)
+        until(lambda: bool(watched.consumer.snapshot().partitions), "it has its partitions")
 
 
 @pytest.mark.full

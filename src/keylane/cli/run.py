@@ -100,6 +100,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--health-port", type=int, metavar="N", help="serve /healthz and /readyz for probes there, on all addresses")
     add_offsets_servers(parser, "the group, while its records are at bootstrap.servers")
     add("--wait-for-brokers", action="store_true", help="wait while no broker answers, instead of failing after 10 s")
+    add(
+        "--ready-when-assigned",
+        action="store_true",
+        help="/readyz is 503 until the group has given this member its first assignment",
+    )
     add("--client-id", metavar="NAME", help="what brokers call this member, such as its pod's name (keylane)")
     add(
         "--grace",
@@ -130,6 +135,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{option} goes with --spark MASTER: give that too, or leave {option} out")
     if args.spark is not None and args.client_id is not None:
         raise UsageError("--client-id names a member in this process: leave it out, lanes have names of their own")
+    if args.spark is not None and args.ready_when_assigned:
+        raise UsageError("--ready-when-assigned is of a member in this process: lanes are ready while one of them runs")
     if args.spark is not None:
         check_local_slots(args.spark, args.lanes, "--spark")
     path, pipeline = load_pipeline(args.file)
@@ -170,7 +177,10 @@ def run_here(pipeline: Pipeline, watch: Watch, stop: StopRequest, startup: Start
 
     while True:
         consumer = ParallelConsumer(
-            pipeline, ending_offsets="latest" if args.available_now else None, client_id=args.client_id
+            pipeline,
+            ending_offsets="latest" if args.available_now else None,
+            client_id=args.client_id,
+            ready_when_assigned=args.ready_when_assigned,
         )
         startup.began(consumer)
         try:

@@ -44,7 +44,7 @@ from keylane.kafka.logs import ANSWER_S, Logs, Patience
 from keylane.kafka.offset_server_check import check_offset_servers
 from keylane.kafka.open_wait import OpenWait
 from keylane.kafka.places import SERVERS, are_apart, for_groups
-from keylane.kafka.presence import Heartbeats, Presence, interval_ms, session_s
+from keylane.kafka.presence import STEADY, Heartbeats, Presence, interval_ms, session_s
 from keylane.kafka.settings import consumer_settings, fetcher_settings, is_cooperative, makes_topics, member_settings
 from keylane.kafka.topic_ids import AnotherTopicError, TopicIds
 from keylane.kafka.unassigned_wait import UnassignedWait
@@ -102,6 +102,9 @@ class KafkaConsumer:
         self._epochs = itertools.count(1)
         is_static = "group.instance.id" in pipeline.kafka and pipeline.kafka.get("group.protocol") != "consumer"
         self._instance = InstanceName(self._groups) if is_static and not pipeline.assignment else None
+        self.has_assignment = bool(pipeline.assignment)
+        """Whether the group has once given this member what it is to have: nothing perhaps, but under KIP-848, where
+        one that waits for others has nothing either. Any thread."""
         self._group = self._member_client()
         exact.check(self._group, str(self._settings["client.id"]))
         reader = client_of(Consumer, fetcher_settings(self._settings), "consumer")
@@ -145,7 +148,9 @@ class KafkaConsumer:
     def _joins(self, state: str, now: float) -> None:
         """librdkafka's state of the member: one of KIP-848's protocol is steady while it waits for others."""
         is_kip_848 = self._pipeline.kafka.get("group.protocol") == "consumer"
-        self._group_wait.joins("wait-sync" if is_kip_848 and not self._member.has_partitions else state, now)
+        state = "wait-sync" if is_kip_848 and not self._member.has_partitions else state
+        self._group_wait.joins(state, now)
+        self.has_assignment = self.has_assignment or state == STEADY
 
     def _new_member(self) -> GroupMember:
         """Of the client that is the group's member now."""
