@@ -70,6 +70,10 @@ GROUP_CONFIGS |= {
 }
 
 
+_NUMBER = re.compile(r"[+-]?\d+")
+"""What Java takes for one."""
+
+
 class GroupChoice(NamedTuple):
     """A config that a group may have, and that the broker has no option for."""
 
@@ -81,7 +85,7 @@ class GroupChoice(NamedTuple):
     about: str
 
 
-DURATION = r"P(?!$)(?:(\d+)D)?(?:T(?!$)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?"
+DURATION = r"\+?(?i:P(?!$)(?:\+?(\d+)D)?(?:T(?!$)(?:\+?(\d+)H)?(?:\+?(\d+)M)?(?:\+?(\d+(?:\.\d+)?)S)?)?)"
 """Of ISO 8601, as Java reads them: days, hours, minutes, seconds."""
 RESET, ISOLATION, RENEW = "share.auto.offset.reset", "share.isolation.level", "share.renew.acknowledge.enable"
 LETTERS_TOPIC = "errors.deadletterqueue.topic.name"
@@ -125,30 +129,39 @@ GROUP_CHOICES = {
 }
 
 
-def checked(settings: Mapping[str, str], config: BrokerConfig) -> dict[str, int]:
-    """Those of the configs that are numbers. Raises `UsageError` for one that is not known, or not allowed."""
-    found = {}
-    for name, text in settings.items():
-        if (choice := GROUP_CHOICES.get(name)) is not None:
-            if re.fullmatch(choice.pattern, text) is None:
-                raise UsageError(f"Invalid value {text} for configuration {name}: give {choice.allowed}")
-            continue
-        if name not in GROUP_CONFIGS:
-            raise UsageError(f"Unknown group config name: {name}")
-        about = GROUP_CONFIGS[name]
-        try:
-            found[name] = int(text)
-        except ValueError:
-            raise UsageError(f"Invalid value {text} for configuration {name}: Not a number of type INT") from None
-        least, most = getattr(config, about.least), getattr(config, about.most)
-        if not least <= found[name] <= most:
-            raise UsageError(f"{name} must be in the range {least} to {most} inclusive.")
+def checked(settings: Mapping[str, str], config: BrokerConfig) -> dict[str, str]:
+    """The configs as they are kept and shown, as by Apache Kafka: trimmed, numbers and truth values in one spelling.
+    Raises `UsageError` for one that is not known, or not allowed."""
+    texts = {name: _checked(name, text.strip(), config) for name, text in settings.items()}
+    found = numbers_of(texts)
     for kind in ("consumer", "share"):
         session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
         times = [found.get(one, getattr(config, GROUP_CONFIGS[one].option)) for one in (session, heartbeat)]
         if times[0] <= times[1]:
             raise UsageError(f"{session} must be greater than {heartbeat}")
-    return found
+    return texts
+
+
+def _checked(name: str, text: str, config: BrokerConfig) -> str:
+    if (choice := GROUP_CHOICES.get(name)) is not None:
+        text = text.lower() if choice.kind == "BOOLEAN" else text
+        if re.fullmatch(choice.pattern, text) is None:
+            raise UsageError(f"Invalid value {text} for configuration {name}: give {choice.allowed}")
+        return text
+    if name not in GROUP_CONFIGS:
+        raise UsageError(f"Unknown group config name: {name}")
+    if _NUMBER.fullmatch(text) is None:
+        raise UsageError(f"Invalid value {text} for configuration {name}: Not a number of type INT")
+    about, number = GROUP_CONFIGS[name], int(text)
+    least, most = getattr(config, about.least), getattr(config, about.most)
+    if not least <= number <= most:
+        raise UsageError(f"{name} must be in the range {least} to {most} inclusive.")
+    return str(number)
+
+
+def numbers_of(texts: Mapping[str, str]) -> dict[str, int]:
+    """Those of the checked configs that are numbers."""
+    return {name: int(text) for name, text in texts.items() if name in GROUP_CONFIGS}
 
 
 class GroupConfigs:
@@ -167,10 +180,7 @@ class GroupConfigs:
         """Read the file, if there is one. Raises `DataFolderError`."""
         if self._filesystem.exists(self._path):
             self._settings = read_sealed(self._filesystem, self._path, KIND)
-            self._numbers = {
-                group: {name: int(text) for name, text in settings.items() if name in GROUP_CONFIGS}
-                for group, settings in self._settings.items()
-            }
+            self._numbers = {group: numbers_of(settings) for group, settings in self._settings.items()}
 
     def of(self, group: str) -> Mapping[str, int]:
         """Those that are numbers."""
@@ -193,10 +203,10 @@ class GroupConfigs:
         Raises `UsageError`, and `StorageError`.
         """
         async with self._change:
-            numbers = checked(settings, self._config)
-            changed = {**self._settings, group: settings}
-            if not settings:
+            texts = checked(settings, self._config)
+            changed = {**self._settings, group: texts}
+            if not texts:
                 del changed[group]
             await keep_sealed(self._filesystem, self._executor, self._path, KIND, changed)
             self._settings = changed
-            self._numbers[group] = numbers
+            self._numbers[group] = numbers_of(texts)

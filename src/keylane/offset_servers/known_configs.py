@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from kio.serial.errors import SerialError
 
 from keylane.broker.config_resources import GROUP, GROUP_SOURCE
-from keylane.broker.group_configs import GROUP_CONFIGS, checked
+from keylane.broker.group_configs import GROUP_CONFIGS, checked, numbers_of
 from keylane.errors import UsageError
 from keylane.kafka.link import Link
 from keylane.offset_servers.freshness import Freshness
@@ -117,7 +117,7 @@ class KnownConfigs:
     def _allowed(self, group: str, settings: Mapping[str, str]) -> dict[str, int]:
         """What has an effect: all, or where the servers' options do not allow it, nothing."""
         try:
-            return checked(settings, self._config)
+            return numbers_of(checked(settings, self._config))
         except UsageError as error:
             logger.warning("group %r: what its configs in the log's cluster say has no effect here: %s", group, error)
             return {}

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from keylane.broker.config import BrokerConfig
-from keylane.broker.group_configs import GROUP_CHOICES, GroupConfigs, checked
+from keylane.broker.group_configs import GROUP_CHOICES, GroupConfigs, checked, numbers_of
 from keylane.broker.share_settings import share_settings
 from keylane.coordinator.share_groups.partition import Limits
 from keylane.coordinator.share_groups.protocol import ShareSettings
@@ -18,8 +18,8 @@ class Configs:
     """Those of one group."""
 
     def __init__(self, texts: dict[str, str], config: BrokerConfig) -> None:
-        self._texts = texts
-        self._numbers = checked(texts, config)
+        self._texts = checked(texts, config)
+        self._numbers = numbers_of(self._texts)
 
     def of(self, group: str) -> dict[str, int]:
         return self._numbers
@@ -48,6 +48,23 @@ def test_the_groups_own_come_first() -> None:
     )
 
 
+def test_configs_are_kept_as_they_were_understood() -> None:
+    given = {
+        "share.record.lock.duration.ms": " +020000 ",
+        "share.isolation.level": " read_committed",
+        "share.renew.acknowledge.enable": "FALSE ",
+        "errors.deadletterqueue.topic.name": " Letters",
+    }
+    kept = {
+        "share.record.lock.duration.ms": "20000",
+        "share.isolation.level": "read_committed",
+        "share.renew.acknowledge.enable": "false",
+        "errors.deadletterqueue.topic.name": "Letters",
+    }
+    assert checked(given, BrokerConfig()) == kept
+    assert checked(kept, BrokerConfig()) == kept
+
+
 def test_there_are_dead_letters_where_a_topic_is_named_and_the_feature_allows_them() -> None:
     named = {"errors.deadletterqueue.topic.name": "dlq.flights"}
     assert settings(named).limits.has_letters
@@ -57,7 +74,15 @@ def test_there_are_dead_letters_where_a_topic_is_named_and_the_feature_allows_th
 
 @pytest.mark.parametrize(
     ("text", "ms"),
-    [("PT1H", 3_600_000), ("P2D", 172_800_000), ("P1DT2H3M4.5S", 93_784_500), ("PT0.001S", 1), ("PT90M", 5_400_000)],
+    [
+        ("PT1H", 3_600_000),
+        ("P2D", 172_800_000),
+        ("P1DT2H3M4.5S", 93_784_500),
+        ("PT0.001S", 1),
+        ("PT90M", 5_400_000),
+        ("pt1h", 3_600_000),
+        ("+P2DT+1S ", 172_801_000),
+    ],
 )
 def test_how_far_back(text: str, ms: int) -> None:
     assert settings({"share.auto.offset.reset": f"by_duration:{text}"}).reset == ms
