@@ -481,6 +481,43 @@ def test_records_are_deleted_up_to_an_offset(client: ProtocolClient) -> None:
     assert delete_before(client, "nobody", 0)[0] == ErrorCode.unknown_topic_or_partition
 
 
+SPECIAL = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11, -7: 99}
+"""Of the times that are none, the version of ListOffsets from which on each is known."""
+
+
+@pytest.mark.parametrize("version", [1, 6, 7, 8, 9, 11])
+def test_special_times_where_records_are_deleted(client: ProtocolClient, version: int) -> None:
+    """The record with the latest time (-3) is told of after it was deleted, as long as its segment is there."""
+    topic, started = topic_with(client), now_ms()
+    for later in (1, 3, 3, 2, 0):
+        send(client, topic, batch((b"k", b"v"), (b"k", b"x"), timestamp_ms=started + later))
+
+    def found(when: int) -> tuple[ErrorCode, int, int, bool]:
+        wanted = part(
+            "list_offsets", version, "ListOffsetsPartition", partition_index=0, timestamp=when, current_leader_epoch=-1
+        )
+        topics = (part("list_offsets", version, "ListOffsetsTopic", name=topic, partitions=(wanted,)),)
+        values = {"replica_id": -1, "isolation_level": 0, "timeout": MINUTE}
+        answer = ask(client, "list_offsets", version, **values, topics=topics).topics[0].partitions[0]
+        return answer.error_code, answer.timestamp, answer.offset, getattr(answer, "leader_epoch", 0) >= 0
+
+    none = ErrorCode.none
+    no_epoch = version < 4  # told of nothing, so that it is not held against this
+    for start in (0, 1, 3, 6, 9, 10):
+        assert delete_before(client, topic, start) == (none, start)
+        known = {
+            -1: (none, -1, 10, True),
+            -2: (none, -1, start, True),
+            -3: (none, started + 3, 2, True),
+            -4: (none, -1, start, True),
+            -5: (none, -1, -1, no_epoch),
+            -6: (none, -1, -1, no_epoch),
+        }
+        for when, since in SPECIAL.items():
+            unknown = (ErrorCode.unsupported_version, -1, -1, no_epoch)
+            assert found(when) == (known[when] if version >= since else unknown), (start, when)
+
+
 def test_records_of_a_compacted_topic_are_not_deleted(client: ProtocolClient) -> None:
     topic = topic_with(client, cleanup_policy="compact")
     send(client, topic, batch((b"k", b"v")))

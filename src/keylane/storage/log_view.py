@@ -154,19 +154,17 @@ class LogView:
         return None
 
     async def latest_timestamp(self) -> OffsetAndTimestamp | None:
-        """The (first) visible record with the latest timestamp, or None when no record has one.
+        """The (first) record with the latest timestamp, or None when no record has one. It is one that was deleted as
+        long as its segment is there, as in Apache Kafka: to find another one is to read the segment.
 
-        Where that one was deleted, and stood in the segment that the log now starts in, it is one of a later segment.
         Raises `StorageError` for damage.
         """
-        for segment in sorted(self._segments, key=lambda segment: -segment.max_timestamp):
-            if segment.max_timestamp < 0:
-                return None
-            await segment.prepare(self._filesystem, self._executor)
-            found = _latest_record(self._filesystem, segment, self.log_start_offset)
-            if found is not None:
-                return found
-        return None
+        segment = max(self._segments, key=lambda segment: segment.max_timestamp)
+        if segment.max_timestamp < 0:
+            return None
+        await segment.prepare(self._filesystem, self._executor)
+        batch = segment.read_batch(self._filesystem, segment.max_timestamp_position)
+        return _first([batch], segment.max_timestamp, segment.base_offset)
 
     def _segment_of(self, offset: int) -> Segment:
         return self._segments[bisect_right(self._segments, offset, key=lambda segment: segment.base_offset) - 1]
@@ -185,12 +183,6 @@ def _record_at(
         if found is not None:
             return found
     return _first(segment.times(filesystem, timestamp_ms, start_offset), timestamp_ms, start_offset)
-
-
-def _latest_record(filesystem: FileSystem, segment: Segment, start_offset: int) -> OffsetAndTimestamp | None:
-    """The first of the records with the latest timestamp in a segment that has an index, unless it was deleted."""
-    batch = segment.read_batch(filesystem, segment.max_timestamp_position)
-    return _first([batch], segment.max_timestamp, start_offset)
 
 
 def _first(batches: Iterable[bytes], timestamp_ms: int, start_offset: int) -> OffsetAndTimestamp | None:

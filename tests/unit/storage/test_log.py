@@ -177,6 +177,21 @@ def test_times_that_go_back_are_found_where_they_first_come(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
+def test_the_record_with_the_latest_time_is_told_of_until_its_segment_goes(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log = open_new(tmp_path)
+        times = [500, 900, 200, *[300 + number for number in range(40)]]
+        for time in times:
+            await append(log, batch(time, size=100))
+        await log.delete_before(2)
+        assert await log.latest_timestamp() == OffsetAndTimestamp(1, 900), "the segment that has it is still there"
+        await log.delete_before(len(times) - 1)
+        assert await log.latest_timestamp() == OffsetAndTimestamp(len(times) - 1, 339)
+        await log.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_clean_start_reads_nothing_until_it_is_asked(tmp_path: Path) -> None:
     async def scenario() -> None:
         log = await filled(tmp_path)
