@@ -440,7 +440,7 @@ def test_deleting_groups(client: ProtocolClient, group: str, version: int) -> No
         group: ErrorCode.non_empty_group,
         f"{group}-simple": ErrorCode.none,
         f"{group}-none": ErrorCode.group_id_not_found,
-        "": ErrorCode.invalid_group_id,
+        "": ErrorCode.group_id_not_found,
     }
     assert fetch(client, 9, {f"{group}-simple": None})[f"{group}-simple"] == {}
     assert state_of(client, f"{group}-simple") == "Dead"

@@ -224,6 +224,16 @@ async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
             until = time.perf_counter() + SLICE_S
 
 
+async def by_partition(topics: Iterable[Any]) -> dict[str, dict[int, list[Any]]]:
+    """What a request has of each partition of each topic: more than one where it names a partition more than once."""
+    found: dict[str, dict[int, list[Any]]] = {}
+    async for topic in in_slices(topics):
+        of_topic = found.setdefault(topic.name, {})
+        async for one in in_slices(topic.partitions):
+            of_topic.setdefault(one.partition_index, []).append(one)
+    return found
+
+
 async def seen_through(result: Any) -> Any:
     """What a handler's result comes to in the end."""
     while True:

@@ -337,7 +337,7 @@ def test_deleting_a_group() -> None:
         assert left(coordinator, "g") == set()
         assert coordinator.describe("g")[1].state == "Dead"
         assert coordinator.delete_group("g") == codes.GROUP_ID_NOT_FOUND
-        assert coordinator.delete_group("") == codes.INVALID_GROUP_ID
+        assert coordinator.delete_group("") == codes.GROUP_ID_NOT_FOUND
         again = await world.open()
         assert left(again, "g") == set()
         assert again.list_groups() == (codes.NONE, [])

@@ -1,7 +1,8 @@
 """DeleteRecords (21), versions 0-2: let partitions start at a later offset; durable before the answer.
 
--1 means the high watermark. v2: flexible. What lies below is gone for every reader at once; the files of whole segments
-are removed, but for those that an undecided transaction has begun in.
+-1 means the high watermark. v2: flexible. Of a partition that is named more than once, the last offset holds. What lies
+below is gone for every reader at once; the files of whole segments are removed, but for those that an undecided
+transaction has begun in.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker.dispatch import in_slices
+from keylane.broker.dispatch import by_partition, in_slices
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
@@ -36,16 +37,16 @@ logger = logging.getLogger("keylane.broker")
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     module = response_module("delete_records", header.api_version)
     topics = []
-    async for topic in in_slices(request.topics):
+    async for topic, wanted in in_slices((await by_partition(request.topics)).items()):
         partitions = []
-        async for wanted in in_slices(topic.partitions):
-            code, low_watermark = await _delete(node, topic.name, wanted)
+        async for index, (*_, last) in in_slices(wanted.items()):
+            code, low_watermark = await _delete(node, topic, last)
             partitions.append(
                 module.DeleteRecordsPartitionResult(
-                    partition_index=wanted.partition_index, low_watermark=low_watermark, error_code=ErrorCode(code)
+                    partition_index=index, low_watermark=low_watermark, error_code=ErrorCode(code)
                 )
             )
-        topics.append(module.DeleteRecordsTopicResult(name=topic.name, partitions=tuple(partitions)))
+        topics.append(module.DeleteRecordsTopicResult(name=topic, partitions=tuple(partitions)))
     return module.DeleteRecordsResponse(throttle_time=datetime.timedelta(0), topics=tuple(topics))
 
 

@@ -1,12 +1,14 @@
 """DeleteTopics (20), versions 1-6: delete topics with their records, and their offsets in every group, durably.
 
-v4: flexible; v5: error messages; v6: by name or by topic id.
+v4: flexible; v5: error messages; v6: by name or by topic id. A topic that is named more than once stays, with an
+INVALID_REQUEST.
 """
 
 from __future__ import annotations
 
 import datetime
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
@@ -40,8 +42,10 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     else:
         wanted = [(name, None) for name in request.topic_names]
     results = []
-    async for name, topic_id in in_slices(wanted):
-        found_name, found_id, code, message = await _delete(name, topic_id, node)
+    async for (name, topic_id), count in in_slices(Counter(wanted).items()):
+        found_name, found_id, code, message = (
+            await _delete(name, topic_id, node) if count == 1 else _repeated(name, topic_id, count)
+        )
         results.append(
             entity(
                 module.DeletableTopicResult,
@@ -54,9 +58,15 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     return module.DeleteTopicsResponse(throttle_time=datetime.timedelta(0), responses=tuple(results))
 
 
-async def _delete(
-    name: str | None, topic_id: UUID | None, node: Node
-) -> tuple[str | None, UUID | None, int, str | None]:
+Deleted = tuple["str | None", "UUID | None", int, "str | None"]
+"""Name, id, error code and sentence."""
+
+
+def _repeated(name: str | None, topic_id: UUID | None, count: int) -> Deleted:
+    return name, topic_id, codes.INVALID_REQUEST, f"topic {topic_id or repr(name)} is in the request {count} times"
+
+
+async def _delete(name: str | None, topic_id: UUID | None, node: Node) -> Deleted:
     if (name is None) == (topic_id is None):
         return name, topic_id, codes.INVALID_REQUEST, "give either the topic's name or its id"
     if name is None:

@@ -18,7 +18,7 @@ from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
@@ -35,7 +35,9 @@ logger = logging.getLogger("keylane.broker")
 
 async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
     module = response_module("describe_log_dirs", header.api_version)
-    wanted = None if request.topics is None else {topic.topic: topic.partitions for topic in request.topics}
+    wanted = (
+        None if request.topics is None else {(one.topic, index) for one in request.topics for index in one.partitions}
+    )
     code, total, free = codes.NONE, -1, -1
     try:
         disk = await asyncio.get_running_loop().run_in_executor(node.executor, shutil.disk_usage, node.logs_folder)
@@ -72,15 +74,12 @@ async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
     )
 
 
-def _sizes(node: Node, wanted: dict[str, Sequence[int]] | None) -> Iterator[tuple[str, list[tuple[int, int]]]]:
+def _sizes(node: Node, wanted: set[tuple[str, int]] | None) -> Iterator[tuple[str, list[tuple[int, int]]]]:
     """The bytes of each partition that there is: of those that are wanted, or (None) of all."""
     for name in node.topics.names():
-        if wanted is not None and name not in wanted:
-            continue
         topic = node.topics.get(name)
         if topic is None:
             continue
-        chosen = range(topic.partition_count) if wanted is None else frozenset(wanted[name])
-        sizes = [(index, log.size) for index, log in enumerate(topic.logs) if index in chosen]
+        sizes = [(index, log.size) for index, log in enumerate(topic.logs) if wanted is None or (name, index) in wanted]
         if sizes:
             yield name, sizes

@@ -3,7 +3,8 @@
 v2: isolation level (a reader of committed records is told of those below the last stable offset); v4: leader epochs;
 v6: flexible; v7: the record with the latest timestamp (-3); v8: the earliest offset that is stored locally (-4), which
 here is the earliest; v9: the latest in tiered storage (-5), and v11: the earliest that is to be moved there (-6): there
-is no tiered storage, so there is neither; v10: a timeout, for tiered storage too.
+is no tiered storage, so there is neither; v10: a timeout, for tiered storage too. A partition that is named more than
+once is INVALID_REQUEST, and in the answer once.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker.dispatch import in_slices
+from keylane.broker.dispatch import by_partition, in_slices
 from keylane.broker.offsets_topic import OffsetsTopic
 from keylane.broker.reads import leader_epoch_error
 from keylane.coordinator.formats import OFFSETS_TOPIC
@@ -53,23 +54,25 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     module = response_module("list_offsets", header.api_version)
     committed_only = getattr(request, "isolation_level", 0) == _READ_COMMITTED
     topics = []
-    async for topic in in_slices(request.topics):
+    async for topic, wanted in in_slices((await by_partition(request.topics)).items()):
         partitions = []
-        async for partition in in_slices(topic.partitions):
-            code, found = await _look_up(node, topic.name, partition, header.api_version)
+        async for index, (partition, *more) in in_slices(wanted.items()):
+            code, found = codes.INVALID_REQUEST, NOT_FOUND
+            if not more:
+                code, found = await _look_up(node, topic, partition, header.api_version)
             if committed_only and code == codes.NONE:
-                found = _stable(node.topics.log(topic.name, partition.partition_index), partition.timestamp, found)
+                found = _stable(node.topics.log(topic, index), partition.timestamp, found)
             partitions.append(
                 entity(
                     module.ListOffsetsPartitionResponse,
-                    partition_index=partition.partition_index,
+                    partition_index=index,
                     error_code=ErrorCode(code),
                     timestamp=found.timestamp_ms,
                     offset=found.offset,
-                    leader_epoch=_epoch_at(node, topic.name, partition, found.offset),
+                    leader_epoch=_epoch_at(node, topic, partition, found.offset),
                 )
             )
-        topics.append(module.ListOffsetsTopicResponse(name=topic.name, partitions=tuple(partitions)))
+        topics.append(module.ListOffsetsTopicResponse(name=topic, partitions=tuple(partitions)))
     return entity(module.ListOffsetsResponse, throttle_time=datetime.timedelta(0), topics=tuple(topics))
 
 

@@ -59,7 +59,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
             _error(module, "", topic.topic_id, codes.INVALID_REQUEST)
             if (topic.name is None or getattr(topic, "topic_id", None)) and version < FIRST_WITH_TOPIC_IDS
             else await _topic(module, node, topic, may_create=may_create)
-            async for topic in in_slices(wanted)
+            async for topic in in_slices(dict.fromkeys(wanted))  # each once, as by Apache Kafka
         ]
     if getattr(request, "include_topic_authorized_operations", False):
         topics = [dataclasses.replace(topic, topic_authorized_operations=ON_TOPICS) for topic in topics]

@@ -92,8 +92,6 @@ class GroupRegistry:
 
     def check_delete(self, group_id: str, *, has_offsets: bool) -> int:
         """Whether this group may be deleted: an error code."""
-        if not group_id:
-            return codes.INVALID_GROUP_ID
         group = self.by_id.get(group_id)
         if group is None:
             return codes.NONE if has_offsets else codes.GROUP_ID_NOT_FOUND
@@ -102,6 +100,8 @@ class GroupRegistry:
     def check_delete_offsets(self, group_id: str, *, has_offsets: bool) -> int:
         """Whether offsets of this group may be deleted at all: an error code. Those of topics that live consumers
         subscribe to are refused one by one."""
+        if not group_id:
+            return codes.INVALID_GROUP_ID
         group = self.by_id.get(group_id)
         if group is not None and not group.is_empty and group.protocol_type == CONSUMER_PROTOCOL_TYPE:
             return codes.NONE
