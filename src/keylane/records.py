@@ -185,10 +185,11 @@ class Record:
 
     @property
     def headers(self) -> Headers:
-        """The headers in order; a name may occur more than once.
+        """The headers in order; a name may occur more than once. A list of its own: what a handler changes in it is in
+        no later attempt, and in no dead letter.
 
         Raises `keylane.errors.UnreadableHeadersError` when a name is no UTF-8."""
-        return headers_of(self._message)
+        return list(headers_of(self._message))
 
     @property
     def message(self) -> Message:

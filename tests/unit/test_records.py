@@ -6,11 +6,12 @@ import pickle
 from typing import Any
 
 import pytest
+from confluent_kafka import Message
 
 import keylane as kl
 from keylane.errors import OutputTypeError
 from keylane.flow.workers.calls import failure_of
-from keylane.records import PlainMessage, Record, RecordView
+from keylane.records import PlainMessage, Record, RecordView, carried_headers_of
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,13 @@ def test_what_kafka_can_take_is_taken() -> None:
     assert kl.Output("t", text, text) == kl.Output("t", text.encode(), text.encode())
     assert pickle.loads(pickle.dumps(whole)) == whole
     assert kl.Output("t") == kl.Output("t", None, None, ())
+
+
+def test_what_a_handler_changes_in_the_headers_is_in_no_dead_letter() -> None:
+    record = RecordView.of(Message("t", 0, 1, b"k", b"v", [("a", b"1")]))  # one list for all who ask it
+    record.headers.append(("b", b"2"))
+    assert record.headers == [("a", b"1")]
+    assert carried_headers_of(record.message) == [("a", b"1")]
 
 
 def test_a_record_as_handlers_get_it_is_any_other_record() -> None:
