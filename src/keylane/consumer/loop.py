@@ -148,12 +148,16 @@ class Loop:
 
     def snapshot(self) -> Snapshot:
         """Of now, or the last one when the loop has ended."""
+        if self._is_own_thread:
+            return self._snapshot(monotonic())
         request = events.SnapshotRequest()
         answer = self._asked(request, request.answer)
         return self._last_snapshot if answer is None else answer
 
     def work(self) -> Work:
         """Of now; nothing when the loop has ended."""
+        if self._is_own_thread:
+            return self._core.work(monotonic())
         request = events.WorkRequest()
         return self._asked(request, request.answer) or Work()
 
@@ -169,6 +173,8 @@ class Loop:
 
     def answers(self, within_s: float) -> bool:
         """Whether the loop turns: it takes an event in this time, or has come to its end."""
+        if self._is_own_thread:
+            return True
         request = events.SnapshotRequest()
         self._inbox.put(request)
         deadline = monotonic() + within_s
@@ -181,6 +187,12 @@ class Loop:
             else:
                 break
         return True
+
+    @property
+    def _is_own_thread(self) -> bool:
+        """Whether a function of the user's asks that the loop itself calls (`Breaker.target`, say): it waits for no
+        event, which would never come."""
+        return threading.current_thread() is self._thread
 
     @property
     def lease(self) -> Lease:

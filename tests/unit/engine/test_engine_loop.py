@@ -140,6 +140,30 @@ def test_retries_outputs_and_dead_letters_end_to_end() -> None:
     assert engine.producer.closed
 
 
+@pytest.mark.parametrize("question", [Loop.snapshot, Loop.work, lambda loop: loop.answers(WAIT_S)])
+def test_a_function_that_the_loop_calls_may_ask_it(question: Callable[[Loop], Any]) -> None:
+    answers: list[Any] = []
+
+    def delay_ms(*_: Any) -> int:
+        answers.append(question(engine.loop))
+        return 0
+
+    def work(_: Record) -> None:
+        raise ValueError("never")
+
+    options = {"retries": Retries(max_attempts=2, delay_ms=delay_ms), "on_exhausted": Skip()}
+    with FakeEngine(pipeline(Seen(work), **options), broker(1), ending_offsets={T0: 1}) as engine:
+        rescue = threading.Timer(WAIT_S / 2, engine.loop.ended.set)  # a loop that waits for itself waits for ever
+        rescue.start()
+        assert ended(engine) is None
+        waited = not rescue.is_alive()
+        rescue.cancel()
+        rescue.join()
+    assert not waited
+    assert len(answers) == 1
+    assert answers[0]
+
+
 def test_a_record_is_not_committed_before_its_output_is_acknowledged() -> None:
     log = broker(1)
     handled = threading.Event()
