@@ -24,8 +24,8 @@ MAX_TEXT = 4_096
 MAX_ERRORS = 1_000
 """Errors of one group that are looked at."""
 
-MAX_RETRY_AFTER_MS = 10 * 366 * 24 * 3_600_000
-"""What an error asks for beyond ten years is taken for that: a clock has no more."""
+MAX_WAIT_MS = 10 * 366 * 24 * 3_600_000
+"""A wait of more than ten years, by an error or a function of the user, is taken for that: a clock has no more."""
 
 
 class UnloadedError(Exception):
@@ -140,7 +140,7 @@ def retry_after_ms(error: BaseException) -> int | None:
     """After how many milliseconds it asks for another attempt (`keylane.RetryAfter`): the longest of those in it."""
     asked = [ms for one in _all_of(error) if (ms := _attribute(one, "retry_after_ms")) is not None]
     numbers = [int(ms) for ms in asked if isinstance(ms, int) and not isinstance(ms, bool)]
-    return min(max(0, *numbers), MAX_RETRY_AFTER_MS) if numbers else None
+    return min(max(0, *numbers), MAX_WAIT_MS) if numbers else None
 
 
 def _attribute(of: object, name: str) -> object:

@@ -14,8 +14,8 @@ from keylane.flow.breakers import Breakers
 from keylane.flow.workers.calls import failure_of
 from keylane.foreign_errors import (
     MAX_ERRORS,
-    MAX_RETRY_AFTER_MS,
     MAX_TEXT,
+    MAX_WAIT_MS,
     UnloadedError,
     class_of,
     is_one_of,
@@ -101,7 +101,7 @@ def test_a_group_is_what_it_holds() -> None:
 
 
 def test_a_delay_that_no_clock_has_is_the_longest_there_is() -> None:
-    assert retry_after_ms(RetryAfter(10**400)) == MAX_RETRY_AFTER_MS
+    assert retry_after_ms(RetryAfter(10**400)) == MAX_WAIT_MS
     assert retry_after_ms(RetryAfter(-5)) == 0
 
 

@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import UsageError
-from keylane.foreign_errors import line_of, retry_after_ms
+from keylane.foreign_errors import MAX_WAIT_MS, line_of, retry_after_ms
 from keylane.options import DEFAULT_DELAY_MS
 from keylane.telling import number_or_kind
 
@@ -40,7 +40,7 @@ def delay_s(retries: Retries, attempt: int, error: BaseException, seen: Any, ran
         raise UsageError(
             f"the function Retries.delay_ms returned {number_or_kind(wait_ms)}: return milliseconds, at least 0"
         )
-    return wait_ms / 1000
+    return min(wait_ms, MAX_WAIT_MS) / 1000
 
 
 def backoff_s(retries: Retries, attempt: int, random: Callable[[], float]) -> float:

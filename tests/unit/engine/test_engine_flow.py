@@ -283,6 +283,31 @@ def test_a_schedule_that_fails_takes_the_path_of_failures(batch_size: int, not_b
     assert text in f"{headers['keylane.error.class']!r} {headers['keylane.error.text']!r}".replace("\\\\", "")
 
 
+@pytest.mark.parametrize("kind", ["threads", "thread batches", "asyncio", "asyncio batches"])
+@pytest.mark.parametrize("at_ms", [time.time_ns(), 10**400])
+def test_a_time_that_no_clock_reaches_holds_its_record_and_nothing_else(kind: str, at_ms: int) -> None:
+    """Such as nanoseconds, or a number of 400 digits in a record's JSON."""
+    seen: list[int] = []
+    handler, options = of_kind(kind, seen)
+    log = FakeBroker([("t", 0)])
+    log.append(("t", 0), [(b"a", b""), (b"b", b"")])
+    not_before = {b"a": at_ms, b"b": -at_ms}
+    pipeline = Pipeline(
+        kafka=KAFKA,
+        topics=["t"],
+        handler=handler,
+        offset_reset="earliest",
+        not_before=lambda record: not_before[record.key or b""],
+        **options,
+    )
+    with FakeEngine(pipeline, log) as engine:
+        until(lambda: engine.loop.snapshot().processed == 1, "the record that does not wait")
+        log.append(("t", 0), [(b"b", b"")])
+        until(lambda: engine.loop.snapshot().processed == 2, "the loop goes on")
+    assert engine.loop.failure is None
+    assert seen == [1, 2]
+
+
 # --- retries ---
 
 

@@ -32,6 +32,14 @@ def test_a_wait_ends_with_its_time_or_with_an_event() -> None:
     later.join()
 
 
+def test_a_wait_that_is_longer_than_any_lock_waits_for_an_event() -> None:
+    inbox = Inbox()
+    later = threading.Timer(0.05, inbox.put, ["event"])
+    later.start()
+    assert inbox.get(threading.TIMEOUT_MAX * 10) == ["event"]
+    later.join()
+
+
 class PutMeanwhile(list[Any]):
     """Another thread puts something right after the loop has looked."""
 

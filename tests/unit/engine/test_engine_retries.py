@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 
 from keylane.flow.items import Item
-from keylane.flow.retries import Schedule, backoff_s
+from keylane.flow.retries import Schedule, backoff_s, delay_s
+from keylane.foreign_errors import MAX_WAIT_MS
 from keylane.options import Retries
 from keylane.records import PlainMessage
 
@@ -32,6 +33,12 @@ def test_the_delay_doubles_up_to_a_limit_and_jitter_takes_a_share_off(
 
 def test_a_very_late_attempt_waits_the_longest_delay() -> None:
     assert backoff_s(Retries(max_attempts=5_000, jitter=0), 4_000, lambda: 0.5) == 60.0
+
+
+@pytest.mark.parametrize("wait_ms", [1e300, 10**400])
+def test_a_delay_beyond_ten_years_is_taken_for_that(wait_ms: float) -> None:
+    retries = Retries(delay_ms=lambda *_: wait_ms)
+    assert delay_s(retries, 1, ValueError(), None, lambda: 0.5) == MAX_WAIT_MS / 1000
 
 
 def test_the_schedule_gives_the_earliest_first_and_only_what_is_due() -> None:

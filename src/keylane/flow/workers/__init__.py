@@ -172,8 +172,9 @@ class Inbox:
         return rest_s
 
     def get(self, timeout_s: float | None) -> list[Any]:
-        """Everything that is there; waits up to `timeout_s` (None: for ever) for the first."""
-        if not self._bell.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)):
+        """Everything that is there; waits up to `timeout_s` (None, or more than a lock can: for ever) for the first."""
+        waits_s = -1 if timeout_s is None or timeout_s > threading.TIMEOUT_MAX else max(0.0, timeout_s)
+        if not self._bell.acquire(timeout=waits_s):
             return []
         self._has_rung = False
         events = self._events[:]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from keylane.errors import HandlerError, InternalError, KeylaneError, StoreError
 from keylane.flow.items import sources_of
 from keylane.flow.outcomes import NOT_RUN, Failure, Later
-from keylane.foreign_errors import is_final, is_one_of, line_of
+from keylane.foreign_errors import MAX_WAIT_MS, is_final, is_one_of, line_of
 from keylane.telling import number_or_kind
 
 if TYPE_CHECKING:
@@ -72,11 +72,13 @@ class Function:
             return failure_of(error)
         if at_ms is None:
             return None
-        if isinstance(at_ms, bool) or not isinstance(at_ms, int | float) or not math.isfinite(at_ms):
+        if isinstance(at_ms, bool) or not isinstance(at_ms, int | float) or not -math.inf < at_ms < math.inf:
             text = f"not_before returned {number_or_kind(at_ms)}; return milliseconds since the epoch, or None"
             return Failure(HandlerError(text), final=True)
-        delay_s = at_ms / 1000 - time.time()
-        return Later(delay_s) if delay_s > 0 else None
+        now_ms = time.time() * 1000
+        if at_ms <= now_ms:
+            return None
+        return Later((min(at_ms, now_ms + MAX_WAIT_MS) - now_ms) / 1000)  # it is asked again then
 
 
 def sort_out(pop: Callable[[], AnyUnit | None]) -> tuple[list[AnyUnit], list[AnyUnit]]:
