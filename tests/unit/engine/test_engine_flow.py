@@ -284,7 +284,7 @@ def test_a_schedule_that_fails_takes_the_path_of_failures(batch_size: int, not_b
 
 
 @pytest.mark.parametrize("kind", ["threads", "thread batches", "asyncio", "asyncio batches"])
-@pytest.mark.parametrize("at_ms", [time.time_ns(), 10**400])
+@pytest.mark.parametrize("at_ms", [2 * 10**18, 10**400])
 def test_a_time_that_no_clock_reaches_holds_its_record_and_nothing_else(kind: str, at_ms: int) -> None:
     """Such as nanoseconds, or a number of 400 digits in a record's JSON."""
     seen: list[int] = []
