@@ -147,7 +147,7 @@ class Intake:
         self._consumer = consumer
         self._listener = listener or RebalanceListener()
         self._report = report
-        self._answer_within_s = revoke_timeout_s + ANSWER_MARGIN_S
+        self._answer_within_s = min(revoke_timeout_s + ANSWER_MARGIN_S, threading.TIMEOUT_MAX)
         self._requests: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
         self._allowed = 0
         self._may_poll = 0

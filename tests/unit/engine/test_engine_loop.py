@@ -140,6 +140,13 @@ def test_retries_outputs_and_dead_letters_end_to_end() -> None:
     assert engine.producer.closed
 
 
+@pytest.mark.parametrize("option", ["drain_timeout_ms", "revoke_timeout_ms", "stall_timeout_ms", "handler_timeout_ms"])
+def test_a_limit_of_centuries_is_none(option: str) -> None:
+    with FakeEngine(pipeline(Seen(), **{option: 10**18}), broker(3)) as engine:
+        until(lambda: engine.loop.snapshot().processed == 3, "all are processed")
+    assert ended(engine) is None
+
+
 @pytest.mark.parametrize("question", [Loop.snapshot, Loop.work, lambda loop: loop.answers(WAIT_S)])
 def test_a_function_that_the_loop_calls_may_ask_it(question: Callable[[Loop], Any]) -> None:
     answers: list[Any] = []
