@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import logging
 import re
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
@@ -35,6 +36,21 @@ class Log(Protocol):
     def info(self, text: str, *values: object) -> None: ...
     def warning(self, text: str, *values: object) -> None: ...
     def error(self, text: str, *values: object) -> None: ...
+
+
+def logger_of(name: str) -> logging.Logger:
+    """The logger of this name. What a handler or a filter of the application raises while it takes a line ends nothing
+    of keylane's: it goes to standard error, as do the errors of logging's own handlers (`logging.raiseExceptions`)."""
+    logger = logging.getLogger(name)
+
+    def handle(line: logging.LogRecord) -> None:
+        try:
+            type(logger).handle(logger, line)
+        except Exception:
+            logging.StreamHandler().handleError(line)
+
+    setattr(logger, "handle", handle)  # noqa: B010, a method of one logger
+    return logger
 
 
 Made = TypeVar("Made", bound=type)

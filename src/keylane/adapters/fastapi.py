@@ -10,7 +10,6 @@ Handlers run on keylane's own asyncio loop and not on the application's, so clie
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from keylane.consumer.health import Health
 from keylane.errors import UsageError
 from keylane.metrics.pages import health_pages
 from keylane.parallel_consumer import ParallelConsumer
+from keylane.telling import logger_of
 
 try:
     from fastapi import APIRouter, FastAPI, Request, Response
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     State = Mapping[str, object]
     Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[State | None]]
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 def lifespan(

@@ -8,18 +8,19 @@ request make room, the oldest first; where there are none, nobody is accepted un
 from __future__ import annotations
 
 import errno
-import logging
 import resource
 import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     import asyncio
     import ssl
     from collections.abc import Callable
 
-logger = logging.getLogger("keylane.broker")
+logger = logger_of("keylane.broker")
 
 BACKLOG = 1_024
 """Connections that the system keeps until they are accepted."""

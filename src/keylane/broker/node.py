@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from keylane.coordinator.journal.segments import last_segment
 from keylane.coordinator.transaction_service import Ports
 from keylane.errors import DataFolderError
 from keylane.storage.sealed import read_sealed, write_sealed
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     import uuid
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from keylane.broker.share_sessions import Member
     from keylane.storage.filesystem import FileSystem
 
-logger = logging.getLogger("keylane.broker")
+logger = logger_of("keylane.broker")
 
 LOG_THREADS = 8
 """Threads that write and sync partitions: a disk serves a few syncs at once, and more would only queue there."""

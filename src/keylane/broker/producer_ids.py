@@ -11,18 +11,18 @@ nothing in it knows. So each start gives ids of its own leader epoch, which no c
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING
 
 from keylane.storage.filesystem import StorageError
 from keylane.storage.sealed import read_sealed, write_sealed
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from keylane.storage.filesystem import FileSystem
 
-logger = logging.getLogger("keylane.broker")
+logger = logger_of("keylane.broker")
 
 KIND = "producer-ids"
 BLOCK_SIZE = 1_000

@@ -5,12 +5,12 @@ Both kinds go through the same three steps: `locate` (once), `available` (may be
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from keylane.broker.offsets_topic import OffsetsTopic
 from keylane.errors import DataFolderError, PeerError
 from keylane.storage.recovery import DamagedBatchError
+from keylane.telling import logger_of
 from keylane.wire import codes
 from keylane.wire.batches import BatchError, batches
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from keylane.storage.log_view import LogView
 
-logger = logging.getLogger("keylane.broker")
+logger = logger_of("keylane.broker")
 
 
 def leader_epoch_error(given: int, present: int) -> int:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from keylane.broker.config import DEFAULT_HOST, DEFAULT_PORT, BrokerConfig, parse_config, parse_properties
 from keylane.errors import ERROR_PREFIX, DataFolderError, KeylaneError, PeerError, UsageError
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     import argparse
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 
-logger = logging.getLogger("keylane.broker")
+logger = logger_of("keylane.broker")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

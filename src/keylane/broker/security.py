@@ -7,7 +7,6 @@ options are Kafka's, but for certificate and key: they stand in PEM files, under
 from __future__ import annotations
 
 import ipaddress
-import logging
 import socket
 import ssl
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,13 +15,14 @@ from keylane.broker.config import EVERY_ADDRESS
 from keylane.broker.sessions import MECHANISMS, PLAIN, SaslSession, Session
 from keylane.broker.users import UsersFile
 from keylane.errors import PeerError, UsageError
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from keylane.broker.config import BrokerConfig, Listener
 
-logger = logging.getLogger("keylane.broker")
+logger = logger_of("keylane.broker")
 
 CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 

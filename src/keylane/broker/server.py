@@ -11,7 +11,6 @@ or reads slower, is not read from for the while; nor when all connections togeth
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
@@ -34,6 +33,7 @@ from keylane.broker.listener import Listener
 from keylane.broker.security import OPEN
 from keylane.broker.sessions import NotAuthenticatedError
 from keylane.errors import PeerError
+from keylane.telling import logger_of
 from keylane.wire.primitives import MAX_ITEMS, TooManyItemsError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from keylane.broker.sessions import Session
     from keylane.storage.shared_sync import Round
 
-logger = logging.getLogger("keylane.broker")
+logger = logger_of("keylane.broker")
 
 T = TypeVar("T")
 

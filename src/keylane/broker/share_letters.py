@@ -11,7 +11,6 @@ Source: Apache Kafka's `ShareGroupDLQStateManager`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING
 
 from keylane.broker.group_configs import COPIES_RECORDS, LETTERS_TOPIC
@@ -21,6 +20,7 @@ from keylane.broker.topic_settings import TAKES_LETTERS
 from keylane.broker.topics import check_topic_name, collision
 from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
+from keylane.telling import logger_of
 from keylane.wire import codes
 from keylane.wire.batches import HEADER_SIZE, BatchError, NewRecord, batches, decode_records, encode_batch
 
@@ -40,7 +40,7 @@ REJECTED, DELIVERED_TOO_OFTEN = "Offset rejected by client.", "Offset delivery c
 RECORD_BYTES, HEADER_BYTES = 40, 10
 """What the numbers of a record, and of a header, take at most."""
 
-logger = logging.getLogger("keylane.broker")
+logger = logger_of("keylane.broker")
 
 
 def begin_letters(node: Node) -> None:

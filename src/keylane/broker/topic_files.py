@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from keylane.storage.filesystem import TEMPORARY_SUFFIX, DiskFullError, StorageE
 from keylane.storage.log import LogOptions, PartitionLog
 from keylane.storage.open_log import make_log, recover_log, restore_log, sync_logs
 from keylane.storage.sealed import read_sealed, write_sealed
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from keylane.broker.config import BrokerConfig
     from keylane.storage.filesystem import FileSystem
 
-logger = logging.getLogger("keylane.broker")
+logger = logger_of("keylane.broker")
 
 _OF_AN_EMPTY_LOG = {FACTS_FILE, FACTS_FILE + TEMPORARY_SUFFIX}
 """What is in its folder beside its segment."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-import logging
 import re
 import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,6 +20,7 @@ from keylane.broker.topic_values import resolve
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.errors import UsageError
 from keylane.storage.filesystem import DiskFullError, NoRoomError, StorageError
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from keylane.storage.log import PartitionLog
     from keylane.storage.producers import ProducerDescription
 
-logger = logging.getLogger("keylane.broker")
+logger = logger_of("keylane.broker")
 
 TopicPartition = tuple[str, int]
 NamedTopic = str | uuid.UUID

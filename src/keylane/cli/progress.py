@@ -5,7 +5,6 @@ A line of progress is not the work: where the output is full, closed, or read by
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, TextIO
 
 from keylane.cli.streams import send_nowhere
-from keylane.telling import visible
+from keylane.telling import logger_of, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from keylane.demo.progress import Progress, Step
 
-logger = logging.getLogger("keylane.cli")
+logger = logger_of("keylane.cli")
 
 PLAIN_INTERVAL_S = 1.0
 """Between two plain lines of one step: enough to see life of what ends soon."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import sys
 import threading
@@ -24,6 +23,7 @@ from keylane.cli.exits import EXIT_INTERRUPTED
 from keylane.cli.grace import short_grace
 from keylane.consumer.snapshot import Snapshot
 from keylane.desk import TOKEN_VARIABLE
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from keylane.kafka.group_standing import Standing
     from keylane.pipeline import Pipeline
 
-logger = logging.getLogger("keylane.cli")
+logger = logger_of("keylane.cli")
 
 DESCRIPTION = """\
 Runs the keylane.Pipeline that FILE assigns at its top level. Without --available-now it runs until Ctrl-C or SIGTERM;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,6 +26,7 @@ from keylane.flow.workers.made import hand_over_to, make_workers, timed
 from keylane.flow.workers.tuning import HOST
 from keylane.pipeline import Commit
 from keylane.records import RecordView
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from keylane.flow.workers.timeouts import Watch
     from keylane.pipeline import Pipeline
 
-logger = logging.getLogger("keylane.consumer")
+logger = logger_of("keylane.consumer")
 
 
 def assemble(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic
@@ -12,6 +11,7 @@ from keylane.errors import HandlerError, PeerError
 from keylane.flow.workers.calls import failure_of
 from keylane.foreign_errors import line_of
 from keylane.records import Record
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from keylane.consumer.ports import CommitsPort, ResultsPort
     from keylane.records import Produced
 
-logger = logging.getLogger("keylane.consumer")
+logger = logger_of("keylane.consumer")
 
 
 class Callbacks(Generic[AnyShown]):

@@ -12,7 +12,6 @@ it has been heard again (docs/adr/0009).
 
 from __future__ import annotations
 
-import logging
 import threading
 from dataclasses import dataclass
 from math import inf
@@ -38,6 +37,7 @@ from keylane.consumer.prompt_commits import PromptCommits
 from keylane.errors import HandlerError, InternalError, PeerError
 from keylane.foreign_errors import line_of
 from keylane.pipeline import RebalanceListener
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from keylane.consumer.start import Start, TopicPartition
 
 
-logger = logging.getLogger("keylane.consumer")
+logger = logger_of("keylane.consumer")
 
 SHARE = 2 / 3
 """Of the session timeout. The rest is for what the answer took to arrive, and for clocks that do not tick alike."""

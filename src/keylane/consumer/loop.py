@@ -6,7 +6,6 @@ blocks; the only wait is for the inbox, until the core's next check at the lates
 
 from __future__ import annotations
 
-import logging
 import threading
 from dataclasses import replace
 from queue import Empty, SimpleQueue
@@ -23,6 +22,7 @@ from keylane.flow.items import Batch, Call
 from keylane.flow.workers import MAX_REST_S, WorkerDied, WorkersFailed
 from keylane.flow.workers.calls import as_told, resource_error
 from keylane.flow.workers.tuning import HOST
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from keylane.flow.workers.timeouts import Watch
     from keylane.flow.workers.tuning import Keeper
 
-logger = logging.getLogger("keylane.consumer")
+logger = logger_of("keylane.consumer")
 
 WORKERS_CLOSE_S = 2.0
 """How long closing waits for handlers that outlived the drain, before their threads are left behind."""

@@ -7,7 +7,6 @@ wait no more; the core starts nothing new while too many wait.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from contextlib import suppress
@@ -20,6 +19,7 @@ from keylane.consumer.returns import returned
 from keylane.errors import UsageError
 from keylane.flow.outcomes import NOT_RUN
 from keylane.options import is_coroutine_function, takes_context
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from keylane.pipeline import Pipeline
     from keylane.records import Context, Record, Result
 
-logger = logging.getLogger("keylane.consumer")
+logger = logger_of("keylane.consumer")
 
 Complete = Literal["read", "handled"]
 
@@ -189,4 +189,4 @@ def _returned_batch(records: list[Record], result: Any) -> Any:
     if len(result) != len(records):  # left to the engine to refuse
         return result
     pairs = zip(result, records, strict=True)
-    return [one if isinstance(one, Exception) else returned(one, record) for one, record in pairs]
+    return [one if isinstance(one, BaseException) else returned(one, record) for one, record in pairs]

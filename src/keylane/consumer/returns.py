@@ -67,7 +67,7 @@ def outcomes_of(result: Outcome, count: int) -> list[Outcome]:
         return [_wrong_batch(kind_of(result))] * count
     if len(result) != count:
         return [_wrong_batch(f"{len(result)} results for {count} records")] * count
-    return [failure_of(one) if isinstance(one, Exception) else outcome_of(one) for one in result]
+    return [failure_of(one) if isinstance(one, BaseException) else outcome_of(one) for one in result]
 
 
 def _wrong(what: str) -> Failure:

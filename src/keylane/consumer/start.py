@@ -11,7 +11,6 @@ below what was committed with it is that of a log that was cut (KIP-320).
 
 from __future__ import annotations
 
-import logging
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,14 +20,14 @@ from keylane.foreign_errors import line_of
 from keylane.offsets import OffsetMap, decode, is_map
 from keylane.offsets.codec import MapOrigin, map_origin
 from keylane.pipeline import Commit
-from keylane.telling import kind_of
+from keylane.telling import kind_of, logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from keylane.pipeline import OffsetReset, OnCopiedMap, OnForeignMetadata, Pipeline
 
-logger = logging.getLogger("keylane.consumer")
+logger = logger_of("keylane.consumer")
 
 WAY_OUT = "(was the topic made anew, or its log cut?): reset the group's offset, or use another group.id"
 MIRRORS = "docs/mirrors.md"

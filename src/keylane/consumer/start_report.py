@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from keylane.consumer.start import MIRRORS, complete_count
 from keylane.offsets import decode
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from keylane.consumer.start import Committed, Origin, StartRule
     from keylane.offsets import OffsetMap
 
-logger = logging.getLogger("keylane.consumer")
+logger = logger_of("keylane.consumer")
 
 _SHOWN = 5
 """Partitions that a line names."""

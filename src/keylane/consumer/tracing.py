@@ -183,7 +183,7 @@ def noted(span: Span, _what: Carried, result: Outcome) -> Outcome:
     """What the handler returned, as it is; what failed of a batch is in the span."""
     if isinstance(result, list | tuple):
         for one in result:
-            if isinstance(one, Exception):
+            if isinstance(one, BaseException):
                 span.record_exception(one)
     return result
 

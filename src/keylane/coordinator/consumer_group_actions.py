@@ -12,7 +12,6 @@ is `unsettled`, and who asks is told to ask again.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from keylane.coordinator.consumer_groups.migration import CONSUMER_PROTOCOL_TYPE, upgraded
@@ -22,6 +21,7 @@ from keylane.coordinator.deadline_timer import DeadlineTimer
 from keylane.coordinator.formats import GroupValue, RecordFormatError, partition_for
 from keylane.coordinator.group_batches import GroupBatches
 from keylane.coordinator.groups.protocol import JoinAnswer, SyncAnswer
+from keylane.telling import logger_of
 from keylane.wire import codes
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from keylane.coordinator.journal.journal import Journal
     from keylane.coordinator.options import CoordinatorOptions
 
-logger = logging.getLogger("keylane.coordinator")
+logger = logger_of("keylane.coordinator")
 
 
 class _NotUpgradedError(Exception):

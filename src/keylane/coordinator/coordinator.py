@@ -10,7 +10,6 @@ Thread safety: everything runs in the event loop's thread; only the journal's fi
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator.consumer_group_actions import ConsumerGroupActions
@@ -42,6 +41,7 @@ from keylane.coordinator.share_service import ShareService
 from keylane.coordinator.transaction_service import NO_PORTS, TransactionService
 from keylane.errors import DataFolderError
 from keylane.storage.filesystem import NoRoomError, StorageError
+from keylane.telling import logger_of
 from keylane.wire import codes
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from keylane.coordinator.transactions.transactional_ids import Producer
     from keylane.storage.shared_sync import Round
 
-logger = logging.getLogger("keylane.coordinator")
+logger = logger_of("keylane.coordinator")
 
 START_WAIT_S = 0.25
 """How long `start` waits for the load, so that a small journal is ready (and a damaged one refused) at once; a longer

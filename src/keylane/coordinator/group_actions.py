@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import logging
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -16,6 +15,7 @@ from keylane.coordinator.formats import encode_group_key, encode_group_value, en
 from keylane.coordinator.groups.protocol import Answer, JoinAnswer, SyncAnswer
 from keylane.coordinator.journal.journal import BatchTooLargeError
 from keylane.storage.filesystem import StorageError
+from keylane.telling import logger_of
 from keylane.wire import codes
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from keylane.coordinator.options import CoordinatorOptions
     from keylane.storage.shared_sync import Round
 
-logger = logging.getLogger("keylane.coordinator")
+logger = logger_of("keylane.coordinator")
 
 MAX_ID_PREFIX = 255
 """Characters of a client id that go into the member ids made from it."""

@@ -6,12 +6,12 @@ never was: the group is broken, and restored from what is durable once nothing o
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from keylane.coordinator.formats import encode_records
 from keylane.coordinator.journal.journal import BatchTooLargeError
 from keylane.storage.filesystem import StorageError
+from keylane.telling import logger_of
 from keylane.wire import codes
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from keylane.coordinator.journal.journal import Journal
     from keylane.storage.shared_sync import Round
 
-logger = logging.getLogger("keylane.coordinator")
+logger = logger_of("keylane.coordinator")
 
 
 class GroupBatches:

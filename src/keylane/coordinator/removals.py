@@ -10,12 +10,12 @@ KIP-496 (OffsetDelete).
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator.consumer_groups.records import encode_key
 from keylane.coordinator.formats import OffsetKey, encode_group_key, encode_offset_key, partition_for
 from keylane.coordinator.offsets.expiry import Rule, rule_of, stale_offsets
+from keylane.telling import logger_of
 from keylane.wire.batches import HEADER_SIZE
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from keylane.storage.filesystem import StorageError
     from keylane.storage.shared_sync import Round
 
-logger = logging.getLogger("keylane.coordinator")
+logger = logger_of("keylane.coordinator")
 
 TOMBSTONES_A_BATCH = 1_000
 RECORD_OVERHEAD_BYTES = 24

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator.formats import OFFSETS_TOPIC, TRANSACTION_STATE, encode_records
@@ -34,6 +33,7 @@ from keylane.errors import DataFolderError
 from keylane.storage.filesystem import NoRoomError, StorageError
 from keylane.storage.producers import ProducerEpochError
 from keylane.storage.shared_sync import Round
+from keylane.telling import logger_of
 from keylane.wire import codes
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from keylane.storage.log import PartitionLog
     from keylane.storage.producers import ProducerDescription
 
-logger = logging.getLogger("keylane.coordinator")
+logger = logger_of("keylane.coordinator")
 
 MAX_HOLD_S = 1.0
 """How long a request waits for a change of its id that is under way before it is told CONCURRENT_TRANSACTIONS: a client

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 import threading
 import time
 from dataclasses import replace
@@ -35,6 +34,7 @@ from keylane.flow.outcomes import Failure
 from keylane.foreign_errors import line_of
 from keylane.offsets import OffsetMap
 from keylane.records import Output
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     Changes = Callable[[Sequence[Start]], Mapping[tuple[str, int], int | None]]
 
-logger = logging.getLogger("keylane.delivery")
+logger = logger_of("keylane.delivery")
 
 PURGE_EVERY_S = 10.0
 """How long after a commit identities are purged at the latest, and how often it is looked whether the store went back.

@@ -8,7 +8,6 @@ are synced (`synchronous=FULL`): an offset that is committed to Kafka must not b
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sqlite3
 import threading
@@ -23,11 +22,12 @@ from typing import TYPE_CHECKING, Any, Self
 from keylane.delivery.statements import ADDED, Housekeeping, schema_of
 from keylane.delivery.stores import Identity, Processed
 from keylane.errors import StoreError, UsageError
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
-logger = logging.getLogger("keylane.delivery")
+logger = logger_of("keylane.delivery")
 
 OF_ONE = "WHERE scope = ? AND part = ? AND at = ? AND key = ?"
 CLAIM = (

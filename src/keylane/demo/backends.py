@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Protocol
+
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from keylane.demo.stop import StopRequest
     from keylane.pipeline import Pipeline
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 WAIT_S = 0.25
 """Between two looks for a stop request while lanes run."""

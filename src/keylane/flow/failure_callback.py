@@ -6,7 +6,6 @@ logged once, and what it is too slow for is left out, with a word in the log.
 
 from __future__ import annotations
 
-import logging
 import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -14,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from keylane.flow.workers import places
 from keylane.foreign_errors import logged_line_of
 from keylane.records import Record
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from keylane.records import FailedAttempt
 
-logger = logging.getLogger("keylane.failures")
+logger = logger_of("keylane.failures")
 
 MOST_WAITING = 10_000
 """Attempts that may wait for the callback."""

@@ -9,7 +9,6 @@ What an exception says is not told, unless it is one of keylane's own: it may qu
 
 from __future__ import annotations
 
-import logging
 import threading
 import traceback
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from keylane.flow.workers import places
 from keylane.foreign_errors import logged_text_of, short_class_of, told_of
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from keylane.flow.outcomes import Failure
     from keylane.flow.workers.places import Place
 
-logger = logging.getLogger("keylane.failures")
+logger = logger_of("keylane.failures")
 """A name of its own, so that it can be set apart."""
 
 INTERVAL_S = 10.0

@@ -10,7 +10,6 @@ its answer is late, `describe_consumer_groups` and `list_consumer_group_offsets`
 
 from __future__ import annotations
 
-import logging
 import threading
 import warnings
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -40,6 +39,7 @@ from keylane.kafka.settings import CONSUMER_ONLY, MEMBER_DEFAULTS, PRODUCER_ONLY
 from keylane.kafka.share_groups import share_groups
 from keylane.kafka.topics import check_may_see, described
 from keylane.pipeline import TRACKING_SETTINGS
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from keylane.kafka.group_descriptions import GroupDescription, Partition
     from keylane.kafka.topics import TopicDescription
 
-logger = logging.getLogger("keylane.kafka")
+logger = logger_of("keylane.kafka")
 
 T = TypeVar("T")
 

@@ -5,7 +5,6 @@ The demo's input and its verdict go through here, so that what is verified is re
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from contextlib import suppress
@@ -22,6 +21,7 @@ from keylane.kafka.missing_topics import NO_TOPIC, way_out
 from keylane.kafka.settings import ANY_SIZE, LEADERS, SILENT_MS, reading
 from keylane.kafka.sizes import TOO_LARGE, Limits, size_of
 from keylane.records import Record
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ CALL_RECORDS = 500
 
 QUEUE_FULL = KafkaError._QUEUE_FULL  # noqa: SLF001 - the client's name
 
-CLIENT_LOG = {"logger": logging.getLogger("keylane.kafka"), "log_level": "2"}
+CLIENT_LOG = {"logger": logger_of("keylane.kafka"), "log_level": "2"}
 """librdkafka's lines about each attempt to connect are not wanted: what goes wrong is in the errors raised here."""
 
 LOOK_S = 5.0

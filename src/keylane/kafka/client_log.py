@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from keylane.telling import logger_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-logger = logging.getLogger("keylane.kafka")
+logger = logger_of("keylane.kafka")
 
 REPEAT_AFTER_S = 30.0
 """An error that goes on is logged again after this long."""

@@ -8,7 +8,6 @@ out. Which those are is one table (`keylane.kafka.error_table`); foreign excepti
 
 from __future__ import annotations
 
-import logging
 import re
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,7 +21,7 @@ from keylane.kafka.error_table import Mark, Meaning, marked, meaning
 from keylane.kafka.places import for_records
 from keylane.kafka.setting_names import meant
 from keylane.kafka.token_function import SETTING, TokenFunction
-from keylane.telling import HIDDEN, is_secret, size_in_utf8
+from keylane.telling import HIDDEN, is_secret, logger_of, size_in_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 
-logger = logging.getLogger("keylane.kafka")
+logger = logger_of("keylane.kafka")
 
 Client = TypeVar("Client")
 

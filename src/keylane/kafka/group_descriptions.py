@@ -6,17 +6,17 @@ The idea: `list_groups` gives the raw bytes that members exchange through the br
 
 from __future__ import annotations
 
-import logging
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from keylane.telling import logger_of
 from keylane.wire.primitives import FieldError, FieldReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-logger = logging.getLogger("keylane.kafka")
+logger = logger_of("keylane.kafka")
 
 Partition = tuple[str, int]
 """Topic and partition."""

@@ -9,7 +9,6 @@ What happens when is decided by `Membership`; here it is done.
 
 from __future__ import annotations
 
-import logging
 import threading
 from contextlib import ExitStack, contextmanager
 from queue import Empty, SimpleQueue
@@ -41,6 +40,7 @@ from keylane.kafka.places import for_groups
 from keylane.kafka.starts import Starts
 from keylane.kafka.topic_ids import AnotherTopicError
 from keylane.patterns import for_clients, is_pattern, is_read
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from keylane.kafka.membership import Action, Name, Target
     from keylane.pipeline import Pipeline
 
-logger = logging.getLogger("keylane.kafka")
+logger = logger_of("keylane.kafka")
 
 POLL_S = 0.05
 """How long one poll of the group waits, and so how long closing waits for it."""

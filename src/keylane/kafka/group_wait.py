@@ -7,7 +7,6 @@ behind. librdkafka says nothing of that; the coordinator knows who is in the gro
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +14,14 @@ from keylane.consumer.snapshot import Wait
 from keylane.errors import KeylaneError
 from keylane.kafka.admin import Admin
 from keylane.kafka.presence import session_s
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from keylane.kafka.group_descriptions import GroupDescription
 
-logger = logging.getLogger("keylane.waits")
+logger = logger_of("keylane.waits")
 
 AFTER_S = 5.0
 """A rebalance that takes longer than this is asked about. Apache Kafka itself waits 3 s for the members of a new group

@@ -14,7 +14,6 @@ nobody's. So a predecessor that is behind is taken out of the group first, and t
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import KafkaError
@@ -23,6 +22,7 @@ from keylane.consumer.snapshot import some_of
 from keylane.errors import BrokerUnavailableError, FencedError, PeerError, UsageError
 from keylane.kafka import exact, exact_transactions
 from keylane.kafka.coordinator_requests import ask_coordinator, check_code, take_out
+from keylane.telling import logger_of
 from keylane.wire.primitives import FieldError, FieldReader, array_length, string
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from keylane.kafka.logs import Patience
 
-logger = logging.getLogger("keylane.kafka")
+logger = logger_of("keylane.kafka")
 
 Name = tuple[str, int]
 """Topic and partition."""

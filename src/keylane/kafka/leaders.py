@@ -9,19 +9,19 @@ that the first record of a manual assignment comes up to a second late. Asked be
 from __future__ import annotations
 
 import ctypes
-import logging
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException
 
 from keylane.kafka.exact import _handle, _library, _raise
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from confluent_kafka import Consumer
 
-logger = logging.getLogger("keylane.kafka")
+logger = logger_of("keylane.kafka")
 
 ANSWER_S = 0.5
 """How long one question waits for the broker: not as long as librdkafka's timer."""

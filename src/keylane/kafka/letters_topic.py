@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import functools
-import logging
 from typing import TYPE_CHECKING
 
 from keylane.errors import PeerError
 from keylane.kafka.admin import Admin
 from keylane.kafka.memory_topics import LETTERS, faults
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-logger = logging.getLogger("keylane.kafka")
+logger = logger_of("keylane.kafka")
 
 
 def warn_of_letters(kafka: Mapping[str, Any], topic: str) -> None:

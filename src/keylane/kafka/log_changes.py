@@ -8,7 +8,6 @@ Where there can be none, the records tell it (`cut_search`).
 
 from __future__ import annotations
 
-import logging
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +18,7 @@ from keylane.kafka.fenced_log import NAMES, NOT_NOW
 from keylane.kafka.open_transactions import NO_ANSWER, TransactionsClient
 from keylane.kafka.places import SERVERS, for_records
 from keylane.kafka.redriving import connecting
+from keylane.telling import logger_of
 from keylane.wire import codes
 from keylane.wire import transactions as api
 from keylane.wire.primitives import array_length, int32, string
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from keylane.kafka.open_transactions import Address
     from keylane.wire.primitives import FieldReader
 
-logger = logging.getLogger("keylane.kafka")
+logger = logger_of("keylane.kafka")
 
 ASK_S = 10.0
 """How long a leader that moves, or does not answer, is asked again: others have answered just before."""

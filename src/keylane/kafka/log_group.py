@@ -8,7 +8,6 @@ until the next one has said who has what. Who is given such a partition meanwhil
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import TYPE_CHECKING
 
@@ -18,11 +17,12 @@ from keylane.foreign_errors import line_of
 from keylane.kafka.clients import Consumer
 from keylane.kafka.faults import client_of, describe, error_of
 from keylane.kafka.settings import MEMBER_DEFAULTS
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-logger = logging.getLogger("keylane.kafka")
+logger = logger_of("keylane.kafka")
 
 POLL_S = 0.1
 HEARTBEAT_MS = 500

@@ -7,7 +7,6 @@ has already is only deleted at the source. A group with members at either place 
 
 from __future__ import annotations
 
-import logging
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from keylane.kafka.places import SERVERS, are_apart, for_groups, for_records
 from keylane.kafka.questions import RefusedError
 from keylane.kafka.replacing import replace
 from keylane.pipeline import OFFSETS_SERVERS
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from keylane.kafka.redriving import Settings
     from keylane.kafka.replacing import Offsets
 
-logger = logging.getLogger("keylane.kafka")
+logger = logger_of("keylane.kafka")
 
 
 @dataclass(frozen=True, slots=True)

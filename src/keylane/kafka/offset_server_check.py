@@ -6,7 +6,6 @@ member of topics that are not the ones that it reads.
 
 from __future__ import annotations
 
-import logging
 from contextlib import closing
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,12 +14,13 @@ from keylane.kafka.link import Link, addresses_of
 from keylane.kafka.login import before_login_of
 from keylane.kafka.places import SERVERS, for_groups
 from keylane.pipeline import OFFSETS_SERVERS
+from keylane.telling import logger_of
 from keylane.wire.own_apis import BEGIN_FORWARDING, VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-logger = logging.getLogger("keylane.kafka")
+logger = logger_of("keylane.kafka")
 
 ASK_S = 5.0
 """How long one server is asked what it offers."""

@@ -7,15 +7,15 @@ ever where its coordinator has lost it. Without a word that looks like a consume
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from keylane.consumer.snapshot import OpenTransactions
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Set
 
-logger = logging.getLogger("keylane.waits")
+logger = logger_of("keylane.waits")
 
 AFTER_S = 10.0
 """A transaction that readers wait for longer than this is told of."""

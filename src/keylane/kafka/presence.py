@@ -22,7 +22,6 @@ Some of what the coordinator's connection receives says nothing:
 from __future__ import annotations
 
 import json
-import logging
 from contextlib import closing
 from math import inf
 from time import monotonic
@@ -33,11 +32,12 @@ from keylane.kafka.client_log import Repeats
 from keylane.kafka.group_times import GroupTimes, ask_group_times
 from keylane.kafka.link import Link, address_of
 from keylane.kafka.login import before_login_of
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-logger = logging.getLogger("keylane.kafka")
+logger = logger_of("keylane.kafka")
 
 COORDINATOR = "GroupCoordinator"
 """What librdkafka calls the connection."""

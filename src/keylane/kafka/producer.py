@@ -6,7 +6,6 @@ made some. A thread of its own serves the delivery reports and hands them on in 
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from functools import partial
@@ -23,6 +22,7 @@ from keylane.kafka.missing_topics import NO_TOPIC, way_out
 from keylane.kafka.refused_batches import Suspects
 from keylane.kafka.settings import producer_settings, transactional_settings
 from keylane.kafka.sizes import TOO_LARGE, Limits, size_of
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from keylane.consumer.outputs import Answers, Delivery
     from keylane.records import Output
 
-logger = logging.getLogger("keylane.kafka")
+logger = logger_of("keylane.kafka")
 
 POLL_S = 0.1
 """How long one poll for delivery reports waits; close waits as long for the thread."""

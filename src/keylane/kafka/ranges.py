@@ -7,7 +7,6 @@ logged and passed. A reader keeps its connections between ranges: `borrowed` han
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from contextlib import contextmanager
@@ -24,11 +23,12 @@ from keylane.kafka.leaders import Leaders
 from keylane.kafka.logs import Logs, Patience
 from keylane.kafka.settings import CONSUMER_DEFAULTS, CONSUMER_FORCED, reading
 from keylane.records import carried_headers_of
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-logger = logging.getLogger("keylane.kafka")
+logger = logger_of("keylane.kafka")
 
 MAX_CONSUME = 10_000
 """Records in one call into the client, and in one batch of columns."""

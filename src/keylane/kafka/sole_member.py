@@ -7,7 +7,6 @@ commit. Made for the driver of a DataFrame pipeline.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from keylane.kafka.logs import Patience
 from keylane.kafka.offset_server_check import check_offset_servers
 from keylane.kafka.places import SERVERS, are_apart, for_groups, for_records
 from keylane.kafka.settings import consumer_settings, member_settings
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from keylane.consumer.commits import CommitProblem
     from keylane.consumer.ports import Offset
 
-logger = logging.getLogger("keylane.kafka")
+logger = logger_of("keylane.kafka")
 
 POLL_S = 0.1
 JOIN_S = 60.0

@@ -6,7 +6,6 @@ function takes the group's place, and nothing is committed.
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import replace
 from time import monotonic
@@ -30,6 +29,7 @@ from keylane.offsets import OffsetMap, encode
 from keylane.offsets.edits import replayed, rewritten, standing
 from keylane.patterns import is_pattern, matches
 from keylane.pipeline import LATEST_THEN_EARLIEST, Commit, External, duration_ms
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from keylane.kafka.membership import Target
     from keylane.pipeline import Pipeline
 
-logger = logging.getLogger("keylane.kafka")
+logger = logger_of("keylane.kafka")
 
 Names = list[tuple[str, int]]
 

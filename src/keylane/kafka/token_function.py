@@ -7,19 +7,18 @@ where it is named, and where a process lacks it, in one line.
 from __future__ import annotations
 
 import importlib
-import logging
 import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import UsageError
 from keylane.foreign_errors import line_of
-from keylane.telling import kind_of
+from keylane.telling import kind_of, logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-logger = logging.getLogger("keylane.kafka")
+logger = logger_of("keylane.kafka")
 
 SETTING = "oauth_cb"
 """confluent-kafka's name for the function."""

@@ -8,7 +8,6 @@ the producer cannot recover from, is the loop's to decide. Offsets go only as a 
 
 from __future__ import annotations
 
-import logging
 import threading
 from functools import partial
 from queue import SimpleQueue
@@ -24,6 +23,7 @@ from keylane.foreign_errors import line_of
 from keylane.kafka.faults import error_of, transaction_problem
 from keylane.kafka.producer import KafkaProducer
 from keylane.kafka.settings import transactional_id
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from keylane.kafka.consumer import KafkaConsumer
     from keylane.pipeline import Pipeline
 
-logger = logging.getLogger("keylane.kafka")
+logger = logger_of("keylane.kafka")
 
 CALL_S = 5.0
 """How long one call of librdkafka's waits before it is made again: so long closing waits for it, at most."""

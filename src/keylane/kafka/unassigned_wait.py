@@ -8,7 +8,6 @@ who has what is asked now and then, and what nobody has for longer than a refres
 
 from __future__ import annotations
 
-import logging
 import threading
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -17,13 +16,14 @@ from keylane.consumer.snapshot import Unassigned
 from keylane.errors import KeylaneError
 from keylane.kafka.admin import Admin
 from keylane.kafka.logs import matching
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from keylane.kafka.group_descriptions import Partition
 
-logger = logging.getLogger("keylane.waits")
+logger = logger_of("keylane.waits")
 
 FIRST_S = 5.0
 """The first question, after the start."""

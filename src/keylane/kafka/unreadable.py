@@ -7,13 +7,13 @@ fetched and looked at here.
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.errors import KeylaneError, PeerError
 from keylane.kafka.fenced_log import LogClient
 from keylane.kafka.places import for_records
+from keylane.telling import logger_of
 from keylane.wire.batches import BatchError, batches, decode_records
 from keylane.wire.record_walk import RecordWalk, Wanted
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from keylane.kafka.faults import Faults
 
-logger = logging.getLogger("keylane.kafka")
+logger = logger_of("keylane.kafka")
 
 Name = tuple[str, int]
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import math
 from collections import deque
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from keylane.offset_servers.between import Counts, begin_forwarding
 from keylane.offset_servers.coordinators import Lost, Nobody
 from keylane.offset_servers.group_requests import divided, groups_of, joined, key_and_version, of_leaders
 from keylane.offset_servers.upstream import SIZE, Upstream
+from keylane.telling import logger_of
 from keylane.wire import codes
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     Told = Callable[[list[bytes] | None], None]
 
-logger = logging.getLogger("keylane.offsets")
+logger = logger_of("keylane.offsets")
 
 ANSWER_S = 25.0
 """How long a leader may take: less than the request time-outs of clients, of which Java's 30 s is the shortest. It is

@@ -8,13 +8,14 @@ goes on with what it knew.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING
+
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-logger = logging.getLogger("keylane.offsets")
+logger = logger_of("keylane.offsets")
 
 AGAIN_S = 1.0
 """Before it is asked again what nobody has answered."""

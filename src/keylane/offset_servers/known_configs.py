@@ -8,7 +8,6 @@ of, all in one question, and what they do not understand or allow has no effect 
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from keylane.broker.group_configs import GROUP_CONFIGS, checked, numbers_of
 from keylane.errors import UsageError
 from keylane.kafka.link import Link
 from keylane.offset_servers.freshness import Freshness
+from keylane.telling import logger_of
 from keylane.wire import codes
 from keylane.wire.primitives import FieldError, array_length, string
 from keylane.wire.versions import read_response
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Settings = Mapping[str, Mapping[str, str]]
     """Configs by group."""
 
-logger = logging.getLogger("keylane.offsets")
+logger = logger_of("keylane.offsets")
 
 DESCRIBE_CONFIGS, VERSION = 32, 1
 ASK_S = 3.0

@@ -11,7 +11,6 @@ has.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -27,6 +26,7 @@ from keylane.kafka.fenced_log import FencedLog, steady_s
 from keylane.offset_servers.naming import Naming
 from keylane.storage.filesystem import now_ms
 from keylane.storage.shared_sync import Round
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from keylane.offset_servers.topic import LogTopic
     from keylane.offset_servers.topic_ids import TopicIds
 
-logger = logging.getLogger("keylane.offsets")
+logger = logger_of("keylane.offsets")
 
 LOOK_S = 3.0
 """How often followers read what is new."""

@@ -6,13 +6,13 @@ connection ends, so does the other: to the client it looks as if its broker had 
 
 from __future__ import annotations
 
-import logging
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.broker.dispatch import MalformedRequestError
 from keylane.kafka.link import login_requests
 from keylane.offset_servers.upstream import SIZE, Upstream
+from keylane.telling import logger_of
 from keylane.wire.primitives import FieldError, FieldReader
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from keylane.kafka.login import Login
     from keylane.offset_servers.nodes import Address
 
-logger = logging.getLogger("keylane.offsets")
+logger = logger_of("keylane.offsets")
 
 PRODUCE = 0
 FLEXIBLE_PRODUCE = 9

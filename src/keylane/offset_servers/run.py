@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,13 +16,14 @@ from keylane.kafka.admin import Admin
 from keylane.kafka.login import Login, login_of
 from keylane.offset_servers.topic import prepare
 from keylane.storage.filesystem import now_ms
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from keylane.broker.config import BrokerConfig, Listener
 
-logger = logging.getLogger("keylane.offsets")
+logger = logger_of("keylane.offsets")
 
 DEFAULT_LISTENER = "PLAINTEXT://127.0.0.1:9192"
 PARTITIONS = kafka_name("offsets_topic_num_partitions")

@@ -7,7 +7,6 @@ the group knows which servers there are, and who leads what.
 from __future__ import annotations
 
 import asyncio
-import logging
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -29,6 +28,7 @@ from keylane.offset_servers.nodes import LAST_PORT, Cluster, all_nodes, in_turn,
 from keylane.offset_servers.partitions import Appends, Partitions, Shared
 from keylane.offset_servers.relay import Passed, Relay
 from keylane.offset_servers.topic_ids import TopicIds, ask_ids
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from keylane.offset_servers.nodes import Address
     from keylane.offset_servers.topic import LogTopic
 
-logger = logging.getLogger("keylane.offsets")
+logger = logger_of("keylane.offsets")
 
 WATCH_S = 1.0
 """How often a server looks who else is there."""

@@ -7,10 +7,10 @@ All who come while a broker is asked wait for the next question, which is for al
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING
 
 from keylane.offset_servers.known_topics import ask_metadata
+from keylane.telling import logger_of
 from keylane.wire import codes
 from keylane.wire.primitives import compact_array_length, compact_string
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from keylane.kafka.login import Login
     from keylane.offset_servers.nodes import Address
 
-logger = logging.getLogger("keylane.offsets")
+logger = logger_of("keylane.offsets")
 
 RECENT_S = 0.1
 """How old an answer may be: a broker may be further behind."""

@@ -6,7 +6,6 @@ to them the consumer goes on: what a broker refuses is logged once, and left at 
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import socket
@@ -29,6 +28,7 @@ from keylane.operations.reports import key_of, value_of
 from keylane.operations.results import Result
 from keylane.options import DeadLetter
 from keylane.pipeline import topics_of_operations
+from keylane.telling import logger_of
 from keylane.version import __version__
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from keylane.operations.results import State
     from keylane.pipeline import Operations, Pipeline
 
-logger = logging.getLogger("keylane.operations")
+logger = logger_of("keylane.operations")
 
 POLL_S = 0.2
 """How long a look for commands waits; closing waits as long."""

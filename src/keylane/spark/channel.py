@@ -23,7 +23,6 @@ ended, so that a successor never overlaps it.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import pickle
 import queue
@@ -42,7 +41,7 @@ from keylane.consumer.snapshot import Snapshot
 from keylane.errors import PeerError
 from keylane.foreign_errors import line_of, logged_line_of, short_class_of
 from keylane.spark.reports import Heard, Report, Sent
-from keylane.telling import kind_of
+from keylane.telling import kind_of, logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from keylane.spark.controls import Request, Value
     from keylane.spark.outcome import LaneFailure
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 HANDSHAKE_TIMEOUT_S = 10.0
 """How long the other end may take to prove its key: a stray connection must not hold a thread for ever."""

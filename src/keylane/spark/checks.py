@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import UsageError
 from keylane.options import ExactlyOnce
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 SPECULATION = ("spark.speculation", "spark.speculation.task.duration.threshold")
 IDLE_TIMEOUT = ("spark.sql.execution.pyspark.udf.idleTimeoutSeconds", "spark.python.worker.idleTimeoutSeconds")

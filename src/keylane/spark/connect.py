@@ -8,7 +8,6 @@ many task slots a cluster has.
 
 from __future__ import annotations
 
-import logging
 import pickle
 import re
 import socket
@@ -23,6 +22,7 @@ from keylane.spark.checks import LOOKED_AT, check_settings
 from keylane.spark.jobs import JobThreads, failure_of_job, result_of
 from keylane.spark.shipping import arrow_body
 from keylane.spark.slots import check_count
+from keylane.telling import logger_of
 from keylane.version import __version__
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from keylane.spark.jobs import JobResult
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 CLIENT_HOST = "keylane.client.host"
 """A setting of the session: under which host executors reach this client, where that is not its address on the way to

@@ -5,7 +5,6 @@ An RDD job, because `mapInArrow` asks for pandas (PySpark 4.3) and a lane passes
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from keylane.spark.reasons import reason_of
 from keylane.spark.session_end import is_stopped
 from keylane.spark.shipping import lane_body
 from keylane.spark.ui import describe_job, lane_words
+from keylane.telling import logger_of
 from keylane.version import __version__
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 POOL = "keylane"
 """The FAIR pool of all lanes: the user's other jobs share the slots with one pool, not with one job a lane."""

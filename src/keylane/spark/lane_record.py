@@ -10,12 +10,12 @@ must not overlap its successor.
 from __future__ import annotations
 
 import dataclasses
-import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from keylane.consumer.snapshot import Snapshot, some_of
 from keylane.spark.channel import REPORT_A_LANE_S, REPORT_S, Go
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from keylane.spark.channel import DriverEnd
     from keylane.spark.restarts import Restarts
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 MISSING_S = 10.0
 """A lane that does nothing for this long is named: in the log, in `status`, on the page and by the readiness probe. Its

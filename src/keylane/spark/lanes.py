@@ -31,6 +31,7 @@ from keylane.spark.channel import REPORT_S, Address, Answer, Ask, Go, Hello, Lan
 from keylane.spark.controls import TellLiveness, TellWork
 from keylane.spark.outcome import Ending, LaneFailure, LaneOutcome
 from keylane.spark.to_driver import ToDriver
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from keylane.spark.channel import Order
     from keylane.spark.controls import Name, Request, Value
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 TICK_S = 0.25
 """How often a lane looks at its parent, and whether there is something to tell its driver."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from keylane.errors import InternalError, PeerError
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from keylane.spark.plan import LanePlan
     from keylane.spark.publisher import Publisher
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 def note_commits(plan: LanePlan, publisher: Publisher, *, must_be_whole: bool) -> None:

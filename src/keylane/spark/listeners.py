@@ -6,7 +6,6 @@ not touch the query. Spark's own bus has no way in for events that are not its o
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 import uuid
@@ -20,6 +19,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from keylane.foreign_errors import line_of
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from keylane.spark.progress import Progress, QueryName
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 MOST_WAITING = 100
 """Progress events that wait for slow listeners; the next ones are left out, since each is newer than those."""

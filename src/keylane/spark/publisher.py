@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from keylane.flow.failures import FailureReport
 from keylane.foreign_errors import one_line
 from keylane.spark.lane_record import missing_lanes
 from keylane.spark.progress import ProgressReporter
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from keylane.spark.plan import LanePlan
     from keylane.spark.progress import Progress
 
-waits_logger = logging.getLogger("keylane.waits")
+waits_logger = logger_of("keylane.waits")
 
 LISTENERS_TIMEOUT_S = 5.0
 """How long the end of a query waits for its listeners."""

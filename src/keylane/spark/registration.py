@@ -8,7 +8,6 @@ the sessions of one that runs already. What a user has named stays.
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import subprocess
@@ -28,11 +27,12 @@ from keylane.spark.interpreters import other_version
 from keylane.spark.reasons import reason_of
 from keylane.spark.structured.options import NAME
 from keylane.spark.versions import DATA_SOURCES
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 DEFAULT = "python3"
 """What Spark runs when nobody has named another one."""

@@ -7,7 +7,6 @@ is this one; on a cluster it may be another, for example one out of an archive (
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import signal
@@ -22,13 +21,14 @@ from keylane.foreign_errors import short_class_of, text_of
 from keylane.spark.java import find_java, launch_home, readable_paths
 from keylane.spark.reasons import reason_of
 from keylane.spark.versions import installed, version_of
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 DEFAULTS = {
     "spark.scheduler.mode": "FAIR",  # lanes are long jobs: FIFO would put every later job behind them

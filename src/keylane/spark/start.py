@@ -6,7 +6,6 @@ starts again takes its partitions back at once, and the other lanes do not notic
 
 from __future__ import annotations
 
-import logging
 import secrets
 import time
 import uuid
@@ -35,7 +34,7 @@ from keylane.spark.session_end import naming_its_end
 from keylane.spark.shipping import pack
 from keylane.spark.static_members import StaticMembers
 from keylane.spark.supervisor import Supervisor
-from keylane.telling import by_name, kind_of
+from keylane.telling import by_name, kind_of, logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from keylane.records import Produced, Record
     from keylane.spark.plan import Session, TaskSlots
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 Members = Literal["static", "dynamic"]
 

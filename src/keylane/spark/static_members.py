@@ -8,7 +8,6 @@ member id tells them apart: nobody else ever has that of a lane that has ended h
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -16,11 +15,12 @@ from typing import TYPE_CHECKING
 from keylane.errors import KeylaneError, UsageError
 from keylane.left_behind import StoppedError, answer_unless_stopped
 from keylane.spark.lanes import ORPHAN_LIMIT_S
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 POLL_S = 0.5
 """Between two looks at the group while members of an earlier run expire."""

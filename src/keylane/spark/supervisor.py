@@ -6,7 +6,6 @@ Everything that other threads may read is published as one immutable `View` (`pu
 
 from __future__ import annotations
 
-import logging
 import pickle
 import queue
 import threading
@@ -39,6 +38,7 @@ from keylane.spark.outcome import LaneOutcome
 from keylane.spark.publisher import Publisher
 from keylane.spark.restarts import Restarts
 from keylane.spark.scaling import Scaler
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from keylane.spark.plan import LaneJobs, LanePlan
     from keylane.spark.publisher import View
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 LOOK_A_LANE_S = 0.00015
 """Between two looks at the lanes, for each of them: a look costs some microseconds a lane, and so never much of a core.

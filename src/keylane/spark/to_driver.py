@@ -8,7 +8,6 @@ and what a lane that is gone had open runs again in the one that starts in its p
 
 from __future__ import annotations
 
-import logging
 import pickle
 import threading
 from collections import deque
@@ -25,6 +24,7 @@ from keylane.foreign_errors import line_of
 from keylane.records import PlainMessage
 from keylane.spark.channel import Show, Void
 from keylane.spark.outcome import LaneFailure
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from keylane.records import Result
     from keylane.spark.channel import Moved, Ships
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 SHOW_BYTES = 1_000_000
 """Of results in one message, about: what else the lane has to say shall not wait for long."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from keylane.errors import PeerError
 from keylane.storage.compaction import CLEANED_SUFFIX, Cleaner, CompactionStoppedError, last_offsets
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from keylane.storage.log import PartitionLog
     from keylane.storage.segment import Segment
 
-logger = logging.getLogger("keylane.storage")
+logger = logger_of("keylane.storage")
 
 LONG_MAX = 2**63 - 1
 

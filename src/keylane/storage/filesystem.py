@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import logging
 import os
 import resource
 import shutil
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from keylane.errors import PeerError
+from keylane.telling import logger_of
 from keylane.wire import codes
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ SECTOR_BYTES = 512
 """A disk writes at least this much at once, whole or not at all."""
 
 
-logger = logging.getLogger("keylane.storage")
+logger = logger_of("keylane.storage")
 
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 """The process, or the machine, has as many files open as it may."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,6 +26,7 @@ from keylane.storage.log_view import LogView
 from keylane.storage.partition_transactions import Ended
 from keylane.storage.segment import Segment, segment_name
 from keylane.storage.shared_sync import Round, SharedSync
+from keylane.telling import logger_of
 from keylane.wire.batches import PREFIX_SIZE, BatchHeader, read_header
 from keylane.wire.control import encode_marker
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from keylane.storage.partition_transactions import PartitionTransactions
     from keylane.storage.producers import ProducerDescription, Producers, ProducerState
 
-logger = logging.getLogger("keylane.storage")
+logger = logger_of("keylane.storage")
 
 PLACED_PREFIX = struct.Struct(">qii")
 """Base offset, length, leader epoch: what an append writes anew."""

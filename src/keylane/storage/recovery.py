@@ -8,7 +8,6 @@ the data folder is refused with file and position (docs/adr/0080).
 
 from __future__ import annotations
 
-import logging
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +17,7 @@ from keylane.errors import DataFolderError
 from keylane.storage.epochs import EpochHistory
 from keylane.storage.filesystem import SECTOR_BYTES, StorageError
 from keylane.storage.findings import Finding
+from keylane.telling import logger_of
 from keylane.wire.batches import (
     CRC_START,
     HEADER,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from keylane.storage.filesystem import AppendFile, FileSystem
 
-logger = logging.getLogger("keylane.storage")
+logger = logger_of("keylane.storage")
 
 WINDOW_BYTES = 4 * 1024 * 1024
 """How much recovery reads at once (more for a batch that is larger)."""

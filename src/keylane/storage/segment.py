@@ -11,7 +11,6 @@ that is never served, and what lies before and behind it is.
 from __future__ import annotations
 
 import asyncio
-import logging
 from array import array
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 from keylane.storage.epochs import EpochHistory
 from keylane.storage.filesystem import StorageError
 from keylane.storage.recovery import Damage, DamagedBatchError, scan_around_damage, sound_batches
+from keylane.telling import logger_of
 from keylane.wire.batches import HEADER_SIZE, BatchError, BatchHeader, read_header
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ NAME_DIGITS = 20
 """A segment is named by its base offset, as Apache Kafka's are."""
 NO_TIMESTAMP = -(2**63)
 
-logger = logging.getLogger("keylane.storage")
+logger = logger_of("keylane.storage")
 
 
 def segment_name(base_offset: int) -> str:

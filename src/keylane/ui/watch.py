@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import threading
 from typing import TYPE_CHECKING, Protocol
 
 from keylane.errors import UsageError
+from keylane.telling import logger_of
 from keylane.ui.looks import GroupLook, GroupsLook
 from keylane.ui.views import changes
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from keylane.kafka.redriving import Settings
     from keylane.ui.history import History, Point
 
-logger = logging.getLogger("keylane.ui")
+logger = logger_of("keylane.ui")
 
 MOST_WATCHED = 12
 """Groups at once: each has a thread and a client."""

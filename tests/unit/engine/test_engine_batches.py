@@ -537,6 +537,20 @@ def test_a_bad_record_that_fails_its_batch_does_not_exhaust_the_others(kind: Any
 
 
 @KINDS
+@pytest.mark.parametrize("error", [ValueError(), asyncio.CancelledError(), SystemExit(), GeneratorExit()])
+def test_an_exception_in_a_batchs_results_is_tried_again(kind: Any, error: BaseException) -> None:
+    """asyncio.gather(..., return_exceptions=True) gives a CancelledError as well."""
+    calls: list[int] = []
+
+    def handler(records: list[Record]) -> list[BaseException]:
+        calls.append(len(records))
+        return [error] * len(records)
+
+    engine = run(kind(handler), [b"v"] * 2, on_exhausted=Skip())
+    assert (engine.loop.snapshot().skipped, sum(calls)) == (2, 4)
+
+
+@KINDS
 @pytest.mark.parametrize(
     ("result", "text"),
     [

@@ -350,3 +350,32 @@ def test_a_coroutine_that_blocks_its_loop_is_named_while_it_does(
     assert ": t-0@5 keeps the asyncio loop" in text
     assert "secret" not in text
     assert engine.loop.failure is None
+
+
+class Broken(logging.Handler):
+    """Of an application, whose log server is away."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise ConnectionError("the log server is away")
+
+
+@pytest.mark.parametrize("name", ["keylane", "keylane.failures"])
+def test_a_handler_of_logging_that_fails_ends_nothing(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def work(record: Record) -> None:
+        if record.value == b"bad":
+            raise ValueError("bad")
+
+    log = FakeBroker([T0])
+    log.append(T0, [(b"a", b"bad"), (b"b", b"good")])
+    logger, broken = logging.getLogger(name), Broken()
+    logger.addHandler(broken)
+    try:
+        options: dict[str, Any] = {"retries": Retries(delay_ms=0), "on_exhausted": Skip(), "offset_reset": "earliest"}
+        pipeline = Pipeline(kafka={"bootstrap.servers": "b", "group.id": "g"}, topics=["t"], handler=work, **options)
+        with FakeEngine(pipeline, log, ending_offsets={T0: 2}) as engine:
+            until(engine.loop.ended.is_set, "the end", WAIT_S)
+        assert engine.loop.failure is None
+        assert log.committed[T0] == (2, "")
+    finally:
+        logger.removeHandler(broken)
+    assert "the log server is away" in capsys.readouterr().err

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import datetime
-import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from keylane.broker.dispatch import in_slices
 from keylane.broker.topics import MAX_PARTITIONS
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.storage.filesystem import StorageError
+from keylane.telling import logger_of
 from keylane.wire import codes
 from keylane.wire.versions import response_module
 
@@ -28,7 +28,7 @@ MIN_VERSION = 0
 MAX_VERSION = 3
 LACKS = "nothing"
 
-logger = logging.getLogger("keylane.broker")
+logger = logger_of("keylane.broker")
 
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:

@@ -8,7 +8,6 @@ transaction has begun in.
 from __future__ import annotations
 
 import datetime
-import logging
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
@@ -16,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from keylane.broker.dispatch import by_partition, in_slices
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.storage.filesystem import StorageError
+from keylane.telling import logger_of
 from keylane.wire import codes
 from keylane.wire.versions import response_module
 
@@ -31,7 +31,7 @@ LACKS = "nothing"
 TO_HIGH_WATERMARK = -1
 NO_WATERMARK = -1
 
-logger = logging.getLogger("keylane.broker")
+logger = logger_of("keylane.broker")
 
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:

@@ -7,7 +7,6 @@ INVALID_REQUEST.
 from __future__ import annotations
 
 import datetime
-import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from keylane.broker.dispatch import in_slices
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.storage.filesystem import StorageError
+from keylane.telling import logger_of
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
@@ -30,7 +30,7 @@ MIN_VERSION = 1
 MAX_VERSION = 6
 LACKS = "nothing"
 
-logger = logging.getLogger("keylane.broker")
+logger = logger_of("keylane.broker")
 
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import logging
 import shutil
 from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from keylane.telling import logger_of
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
@@ -30,7 +30,7 @@ MAX_VERSION = 5
 LACKS = "__consumer_offsets, which is a view of the coordinator's journal"
 HAS_LARGE_ANSWERS = True
 
-logger = logging.getLogger("keylane.broker")
+logger = logger_of("keylane.broker")
 
 
 async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:

@@ -7,13 +7,13 @@ exchanges for a new id, as in Apache Kafka; v4: PRODUCER_FENCED (INVALID_PRODUCE
 from __future__ import annotations
 
 import datetime
-import logging
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
 from keylane.coordinator.transactions.transactional_ids import NO_EPOCH, NO_PRODUCER_ID, Producer
 from keylane.storage.filesystem import StorageError
+from keylane.telling import logger_of
 from keylane.wire import codes
 from keylane.wire.versions import response_type
 
@@ -30,7 +30,7 @@ _KNOWN_PRODUCER_VERSION = 3
 _FENCED_VERSION = 4
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 
-logger = logging.getLogger("keylane.broker")
+logger = logger_of("keylane.broker")
 
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:

@@ -10,7 +10,6 @@ once is INVALID_REQUEST, and in the answer once.
 from __future__ import annotations
 
 import datetime
-import logging
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
@@ -22,6 +21,7 @@ from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.errors import PeerError
 from keylane.storage.log_view import OffsetAndTimestamp
 from keylane.storage.recovery import DamagedBatchError
+from keylane.telling import logger_of
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
@@ -47,7 +47,7 @@ _TIERED_VERSIONS = {LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 """Of what is asked, the version from which on it may be."""
 _READ_COMMITTED = 1
 
-logger = logging.getLogger("keylane.broker")
+logger = logger_of("keylane.broker")
 
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import logging
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
@@ -20,6 +19,7 @@ from keylane.broker.dispatch import in_slices
 from keylane.broker.topics import check_topic_name
 from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
+from keylane.telling import logger_of
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
@@ -40,7 +40,7 @@ NO_LEADER = -1
 FIRST_WITH_TOPIC_IDS = 12
 """The schema has ids in requests from version 10 on; Kafka takes them from 12 on."""
 
-logger = logging.getLogger("keylane.broker")
+logger = logger_of("keylane.broker")
 
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:

@@ -17,7 +17,6 @@ producer sends meanwhile waits behind them.
 from __future__ import annotations
 
 import functools
-import logging
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -29,6 +28,7 @@ from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.storage.filesystem import StorageError
 from keylane.storage.log import Appended
 from keylane.storage.producers import OutOfOrderSequenceError, ProducerEpochError, TransactionStateError
+from keylane.telling import logger_of
 from keylane.wire import codes
 from keylane.wire.batches import (
     CODECS,
@@ -62,7 +62,7 @@ MIN_VERSION = 3
 MAX_VERSION = 13
 LACKS = "message formats 0 and 1"
 
-logger = logging.getLogger("keylane.broker")
+logger = logger_of("keylane.broker")
 
 FLEXIBLE_VERSION = 9
 _ABORTABLE_VERSION = 11

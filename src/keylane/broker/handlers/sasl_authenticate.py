@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import logging
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
@@ -16,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from keylane.broker.scram import AuthenticationError
 from keylane.broker.sessions import SaslSession
 from keylane.errors import UsageError
+from keylane.telling import logger_of
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_type
 
@@ -28,7 +28,7 @@ MIN_VERSION = 0
 MAX_VERSION = 2
 LACKS = "GSSAPI, OAUTHBEARER and delegation tokens"
 
-logger = logging.getLogger("keylane.broker")
+logger = logger_of("keylane.broker")
 
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:

@@ -15,7 +15,6 @@ ADR 5. Thread safety: all methods belong to the event loop's thread; files are w
 from __future__ import annotations
 
 import asyncio
-import logging
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
@@ -45,6 +44,7 @@ from keylane.coordinator.journal.tail_replay import TailReplay
 from keylane.errors import DataFolderError, PeerError
 from keylane.storage.filesystem import DiskFullError, NoRoomError, StorageError
 from keylane.storage.shared_sync import SharedSync
+from keylane.telling import logger_of
 from keylane.wire.batches import HEADER_SIZE, read_header
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from keylane.storage.filesystem import FileSystem
     from keylane.storage.shared_sync import Round
 
-logger = logging.getLogger("keylane.coordinator")
+logger = logger_of("keylane.coordinator")
 T = TypeVar("T")
 
 REPLAY_SLICE_BYTES = 256 * 1024

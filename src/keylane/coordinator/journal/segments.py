@@ -34,7 +34,6 @@ Thread safety: the executor's thread; `numbers` and `files` are changed by nobod
 
 from __future__ import annotations
 
-import logging
 import struct
 from array import array
 from bisect import bisect_left
@@ -53,6 +52,7 @@ from keylane.coordinator.journal.headers import (
 )
 from keylane.storage.filesystem import FILL, SECTOR_BYTES, TEMPORARY_SUFFIX, DiskFullError
 from keylane.storage.sealed import read_sealed, write_sealed
+from keylane.telling import logger_of
 from keylane.wire.batches import CRC_START, HEADER_SIZE, MAGIC, PREFIX_SIZE
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from keylane.storage.filesystem import AppendFile, FileSystem
 
-logger = logging.getLogger("keylane.coordinator")
+logger = logger_of("keylane.coordinator")
 
 MARK = b"\x1a"
 """How a frame begins and ends: far from `FILL` and from zero, so that no flipped bit makes one of the other."""

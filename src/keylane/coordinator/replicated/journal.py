@@ -11,7 +11,6 @@ clock but `load`, `flush` and `close`; a simulation can drive it.
 from __future__ import annotations
 
 import contextlib
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -30,6 +29,7 @@ from keylane.coordinator.replicated.leadership import (
 )
 from keylane.errors import DataFolderError
 from keylane.storage.filesystem import StorageError
+from keylane.telling import logger_of
 from keylane.wire import codes
 from keylane.wire.batches import HEADER_SIZE, BatchError
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from keylane.coordinator.transactions.transactional_ids import Producer
     from keylane.storage.shared_sync import Round
 
-logger = logging.getLogger("keylane.coordinator")
+logger = logger_of("keylane.coordinator")
 
 READING = (Role.STANDBY, Role.LOADING)
 """Roles in which the table comes from the log; a leader's comes from what it appends."""

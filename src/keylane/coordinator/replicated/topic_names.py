@@ -12,12 +12,12 @@ Earlier ids stay in the record: a broker that is behind may tell one, and nothin
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from keylane.coordinator.formats import RecordFormatError, encode_records
 from keylane.coordinator.replicated.batches import OWN_KEY_TYPE
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from keylane.coordinator.replicated.journal import LogJournal
     from keylane.storage.filesystem import StorageError
 
-logger = logging.getLogger("keylane.coordinator")
+logger = logger_of("keylane.coordinator")
 
 MOST_IDS = 16
 """That a record keeps."""

@@ -10,7 +10,6 @@ batch) is a failed attempt; what it had not begun runs elsewhere.
 
 from __future__ import annotations
 
-import logging
 import marshal
 import os
 import pickle
@@ -33,6 +32,7 @@ from keylane.flow.workers.cargo import pack_with_classes
 from keylane.flow.workers.crossing import loaded, loaded_error
 from keylane.flow.workers.process_main import READY
 from keylane.flow.workers.timeouts import HandlerTimeoutError
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     Held = Sequence[tuple[Source, Carried]]
     """Of what a process has: the source and payload of each item, the one that runs first."""
 
-logger = logging.getLogger("keylane.flow")
+logger = logger_of("keylane.flow")
 
 MAX_TOGETHER = 200
 """Hand-overs that cross together at most."""

@@ -7,7 +7,6 @@ there are threads; what waits in the deque does not run, and can be withdrawn.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from contextlib import ExitStack
@@ -24,6 +23,7 @@ from keylane.flow.workers.calls import failure_of, give_outcomes, sort_out, star
 from keylane.flow.workers.tuning import HOST
 from keylane.options import takes_context
 from keylane.records import Context
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from keylane.flow.workers import Histogram, Lease
     from keylane.flow.workers.calls import Function
 
-logger = logging.getLogger("keylane.flow")
+logger = logger_of("keylane.flow")
 
 
 class ThreadWorkers:

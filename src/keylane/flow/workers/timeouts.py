@@ -8,20 +8,20 @@ key, because they may still do something.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import HandlerError
 from keylane.options import takes_context
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from keylane.records import Context, Record
 
-logger = logging.getLogger("keylane.flow")
+logger = logger_of("keylane.flow")
 
 CHECKS = 10
 """How often a thread's handler is looked at within its time."""

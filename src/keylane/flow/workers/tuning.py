@@ -5,17 +5,18 @@ Found by its name and not imported, so that it can be deleted without a change e
 
 from __future__ import annotations
 
-import logging
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from keylane.telling import logger_of
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-logger = logging.getLogger("keylane.flow")
+logger = logger_of("keylane.flow")
 
 
 class Keeper(Protocol):

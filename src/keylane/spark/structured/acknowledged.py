@@ -7,7 +7,6 @@ batch is written between the rows' making and the sink (docs/adr/0040).
 
 from __future__ import annotations
 
-import logging
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from keylane.spark.structured.running import fill, running_batch
 from keylane.spark.structured.settled import Settled
 from keylane.spark.structured.told_lists import tell
 from keylane.spark.versions import DATA_SOURCES
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from keylane.spark.structured.plans import Plan
     from keylane.spark.structured.running import RunningBatch
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 INSTANCE_ID = "keylane-query"
 """The group instance id of every driver: a second one under the same group fences the first."""

@@ -7,13 +7,13 @@ acknowledged before the task gives back what follows them.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from keylane.consumer.dead_letters import as_it_was, said_of
 from keylane.errors import HandlerError, InternalError, UsageError
 from keylane.records import Output
 from keylane.spark.structured.rows import bytes_of, headers_of, name_of, place_of, timestamp_ms_of
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from keylane.kafka.sizes import Limits
     from keylane.spark.structured.rows import TaskRow
 
-logger = logging.getLogger("keylane.spark")
+logger = logger_of("keylane.spark")
 
 KINDS = {
     "value": ("binary", "string"),

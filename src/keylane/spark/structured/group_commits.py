@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import json
-import logging
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +16,7 @@ from keylane.offsets import OffsetMap
 from keylane.spark.structured.acknowledged import INSTANCE_ID, to_commit
 from keylane.spark.structured.plans import Plan, complete_in_both, group_offsets, is_plan
 from keylane.spark.structured.query_events import QueryListener
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from keylane.kafka.sole_member import SoleMember
     from keylane.spark.structured.options import TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 LOOK_MS = 2_000
 """How long it is asked who leads a partition: a commit without that is better than one that is late."""

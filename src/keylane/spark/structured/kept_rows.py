@@ -173,7 +173,7 @@ class KeptRows:
         return [self._outcome_in_batch(one) for one in self._returns.of_each(result, count)]
 
     def _outcome_in_batch(self, result: Outcome) -> tuple[Outcome, bytes]:
-        if isinstance(result, Exception):
+        if isinstance(result, BaseException):
             return failure_of(result), b""
         try:
             return self.outcome(result)

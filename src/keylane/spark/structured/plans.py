@@ -7,7 +7,6 @@ records, whatever has happened to the topics and the group since.
 from __future__ import annotations
 
 import json
-import logging
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from keylane.consumer.start import cut_at
 from keylane.errors import PeerError
 from keylane.offsets import OffsetMap, decode, encode
 from keylane.spark.structured import spans
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from keylane.spark.structured.options import TopicPartition
     from keylane.spark.structured.spans import Spans
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 PLAN = "keylane plan "
 """Begins the one name of an offset that is no topic; the rest of the name is the plan. It has no partitions, so whoever

@@ -135,7 +135,7 @@ class RowCall:
         return [self._in_batch(row, one, began) for row, one in zip(rows, results, strict=True)]
 
     def _in_batch(self, row: TaskRow, returned: Outcome, began: float) -> TaskRow | Failed:
-        if isinstance(returned, Exception):
+        if isinstance(returned, BaseException):
             return _failed(returned, began)
         try:
             row.values = values = self.returns.rows(returned)
@@ -146,7 +146,7 @@ class RowCall:
         return row
 
 
-def _failed(error: Exception, began: float, *, is_shared: bool = False) -> Failed:
+def _failed(error: BaseException, began: float, *, is_shared: bool = False) -> Failed:
     failure = failure_of(error, places.of_traceback(error.__traceback__), is_shared=is_shared)
     if isinstance(error, ProcessedError):  # to leave the row out would lose what it came to
         failure = Failure(error, halts=True, places=failure.places)

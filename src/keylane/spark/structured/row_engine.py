@@ -8,7 +8,6 @@ and to the flow the row is through.
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 import threading
@@ -33,6 +32,7 @@ from keylane.flow.workers.tuning import HOST
 from keylane.foreign_errors import one_line
 from keylane.options import Processes, Rates, is_coroutine_function
 from keylane.spark.structured.rows import TaskRow, row_arrives, row_departs
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     """Of a row whose turn has come, and of what `not_before` says (a `Later`, a `Failure`, or None): None to run it,
     the row itself to give it back."""
 
-logger = logging.getLogger("keylane.spark")
+logger = logger_of("keylane.spark")
 
 MAX_PENDING = 20_000
 """Rows taken from Spark and not given back: bounds a task's memory."""

@@ -6,7 +6,6 @@ last time is judged here, on the task's own thread: it fails the task, is left o
 
 from __future__ import annotations
 
-import logging
 import threading
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
@@ -32,6 +31,7 @@ from keylane.spark.structured.row_calls import Failed, function_of
 from keylane.spark.structured.row_engine import CLOSE_S, FAILURES, RowEngine
 from keylane.spark.structured.rows import RECORD, Returns, RowReader, RowWriter, TaskRow, name_of, size_of
 from keylane.spark.structured.worker_gc import spare_modules_from_gc
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     Emitted = tuple[Values, TaskRow]
     """Values that go to Spark, and the row that they are of."""
 
-logger = logging.getLogger("keylane.spark")
+logger = logger_of("keylane.spark")
 
 OUTCOME = [
     StructField("error", StringType()),

@@ -6,7 +6,6 @@ Spark pickles readers into tasks, so they hold options and nothing that is open.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 import uuid
@@ -26,6 +25,7 @@ from keylane.spark.structured.sent_files import find_sent_files
 from keylane.spark.structured.sink import ANSWER_S, KeylaneStreamWriter, KeylaneWriter, checked, parse_sink
 from keylane.spark.structured.topics import Topics
 from keylane.spark.versions import ADMISSION, ARROW_STREAM_SINKS
+from keylane.telling import logger_of
 
 if ADMISSION.here:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
@@ -35,7 +35,7 @@ else:  # `OlderStreamReader` has no use for them
         """A name for the class below to be made."""
 
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,6 +16,7 @@ from keylane.kafka.places import are_apart
 from keylane.offsets import OffsetMap, decode, encode
 from keylane.spark.structured.options import EARLIEST, LATEST
 from keylane.spark.structured.plans import still_there
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from keylane.spark.structured.options import Position, SourceOptions, TopicPartition
     from keylane.spark.structured.plans import Plan
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 T = TypeVar("T")
 Offsets = dict["TopicPartition", int]

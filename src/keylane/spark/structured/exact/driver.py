@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -13,6 +12,7 @@ from keylane.spark.structured.exact import protocol
 from keylane.spark.structured.exact.protocol import Answer, Described, Producer, Transaction
 from keylane.spark.structured.exact.record import NAME, SinkRecord, driver_id, task_prefix, topic_of
 from keylane.spark.structured.options import FIRST_ANSWER_S
+from keylane.telling import logger_of
 from keylane.wire import codes
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from keylane.spark.structured.exact.protocol import Plan, Request
     from keylane.spark.structured.exact.record import Entry
 
-logger = logging.getLogger("keylane.spark")
+logger = logger_of("keylane.spark")
 
 ASK_AGAIN_S = 0.02
 """Before a question is asked again: the end of a transaction takes some milliseconds."""
