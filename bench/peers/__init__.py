@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _HERE = Path(__file__).parent
 KAFKAS = ("4.3.1", "4.4.0")
-"""The releases of Apache Kafka that run here: brokers, tools, clients, Streams and MirrorMaker."""
+"""The releases of Apache Kafka that run here: brokers, tools, clients and Streams."""
 _RELEASE = "${kafka.version}"
 """What stands for the chosen one in the files that pin versions."""
 START_TIMEOUT_S = 90
