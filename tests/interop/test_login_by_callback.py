@@ -1,4 +1,5 @@
-"""A login by callback (OAUTHBEARER), which librdkafka alone has: what was cut is found by reading, on Apache Kafka."""
+"""Logins by token (OAUTHBEARER) on Apache Kafka: by a callback, keylane's own connections log in, too; by tokens that
+librdkafka alone makes, what was cut is found by reading."""
 
 from __future__ import annotations
 
@@ -38,14 +39,22 @@ def ran(kafka: dict[str, Any], **options: Any) -> list[int]:
     return sorted(offsets)
 
 
-def test_an_offset_beyond_the_cut_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+BY_CALLBACK = {"oauth_cb": token}
+BY_LIBRDKAFKA = {
+    "enable.sasl.oauthbearer.unsecure.jwt": True,
+    "sasl.oauthbearer.config": f"principal={TOKEN_USER} lifeSeconds=3600",
+}
+
+
+@pytest.mark.parametrize("tokens", [BY_CALLBACK, BY_LIBRDKAFKA], ids=["callback", "librdkafka"])
+def test_an_offset_beyond_the_cut_is_refused(tokens: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     with either_broker("apache", tmp_path_factory.mktemp("callback"), TOKENS) as broker:
         assert isinstance(broker, peers.ApacheKafka)
         login = {
             "bootstrap.servers": broker.bootstrap,
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanisms": "OAUTHBEARER",
-            "oauth_cb": token,
+            **tokens,
         }
         kafka = login | {"group.id": GROUP, "session.timeout.ms": 6_000}
         epochs = [fill(login, kafka)]

@@ -3,6 +3,7 @@ its end."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -96,3 +97,46 @@ def test_source_and_sink_log_in_by_a_function_and_outlive_its_tokens(
         query.stop()
     frame = spark.read.format("keylane").options(subscribe=TOPIC, **login).load()
     assert frame.count() == 100
+
+
+def test_a_sink_is_exactly_once_under_tokens_that_end(
+    spark: SparkSession, login: dict[str, str], calls: Path, tmp_path: Path
+) -> None:
+    source, target = "flights.in", "flights.out"
+
+    def write(first: int, last: int) -> None:
+        frame = spark.range(first, last).selectExpr("CAST(id AS STRING) AS value")
+        frame.write.format("keylane").mode("append").options(topic=source, **login).option(
+            "kafka.allow.auto.create.topics", "true"
+        ).save()
+
+    def committed() -> list[int]:
+        frame = spark.read.format("keylane").options(subscribe=target, **login)
+        return [int(row.value) for row in frame.option("kafka.isolation.level", "read_committed").load().collect()]
+
+    def is_idle() -> bool:
+        last = query.lastProgress
+        return last is not None and last["numInputRows"] == 0
+
+    write(0, 50)
+    empty = spark.range(0).selectExpr("'' AS value")
+    empty.write.format("keylane").mode("append").options(topic=target, **login).save()
+    query = (
+        spark.readStream.format("keylane")
+        .options(subscribe=source, startingOffsets="earliest", **login)
+        .load()
+        .select("value")
+        .writeStream.format("keylane")
+        .options(topic=target, delivery="exactly_once", sinkName="flights", **login)
+        .option("checkpointLocation", str(tmp_path))
+        .start()
+    )
+    try:
+        until(is_idle, "the first are written")
+        first_token = time.monotonic()
+        until(lambda: time.monotonic() > first_token + LIFE_S, "the first tokens are at their end")
+        write(50, 100)
+        until(lambda: sorted(committed()) == list(range(100)), "what came later is written with others")
+        assert query.exception() is None
+    finally:
+        query.stop()

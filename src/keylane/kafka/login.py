@@ -1,5 +1,6 @@
 """TLS and SASL for keylane's own connections, by librdkafka's settings: what confluent-kafka's clients are given serves
-here, too. PLAIN and SCRAM (RFC 5802, RFC 7677), as `keylane broker` and Apache Kafka have them.
+here, too. PLAIN and SCRAM (RFC 5802, RFC 7677), as `keylane broker` and Apache Kafka have them, and OAUTHBEARER
+(RFC 7628) with the tokens of `oauth_cb`.
 """
 
 from __future__ import annotations
@@ -8,15 +9,21 @@ import base64
 import hmac
 import secrets
 import ssl
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.errors import PeerError, UsageError
+from keylane.foreign_errors import line_of
+from keylane.kafka.token_function import SETTING, TokenFunction
 from keylane.wire.scram import HASHES, keys_of, signature, xor
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
-MECHANISMS = ("PLAIN", *HASHES)
+TOKENS = "OAUTHBEARER"
+MECHANISMS = ("PLAIN", *HASHES, TOKENS)
+USED_OF_LIFE = 0.8
+"""A token is not taken for a connection after so much of its life, as by librdkafka."""
 MAX_ITERATIONS = 10_000_000
 """More would be a broker that wants processor time, some seconds of it."""
 PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
@@ -29,12 +36,42 @@ _KNOWN = {
     "sasl.mechanisms",
     "sasl.username",
     "sasl.password",
+    "sasl.oauthbearer.config",
+    "sasl.oauthbearer.method",
     *_FILES,
 }
 
 
 class LoginError(PeerError):
     """The broker does not let this user in."""
+
+
+class Tokens:
+    """What logs in by tokens: they come from `function`, and each serves until it nears its end.
+
+    Thread safety: two threads at once may each ask for a token.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], config: object) -> None:
+        """Of confluent-kafka's `oauth_cb`, which may return a principal and extensions behind the token and its end."""
+        self._function = function
+        self._config = config
+        self._message = b""
+        self._used_until_s = 0.0
+
+    def message(self) -> bytes:
+        """Of a client. Raises `LoginError` when there is no token."""
+        now = time.time()
+        if now >= self._used_until_s:
+            try:
+                token, ends_s, *others = self._function(self._config)
+                self._used_until_s = now + USED_OF_LIFE * (ends_s - now)
+                extensions = "".join(f"\1{name}={value}" for name, value in dict(*others[1:2]).items())
+                self._message = f"n,,\1auth=Bearer {token}{extensions}\1\1".encode()
+            except Exception as error:  # of the user's own code
+                name = f"={self._function.name}" if isinstance(self._function, TokenFunction) else ""
+                raise LoginError(f"{SETTING}{name} gave no token: {line_of(error)}") from None
+        return self._message
 
 
 class Login(NamedTuple):
@@ -44,6 +81,7 @@ class Login(NamedTuple):
     mechanism: str | None = None
     username: str = ""
     password: str = ""
+    tokens: Tokens | None = None
 
     def __repr__(self) -> str:
         return f"Login({self.mechanism}, {self.username!r})"
@@ -54,15 +92,22 @@ def login_of(settings: Mapping[str, Any]) -> Login:
     protocol = str(settings.get("security.protocol", PROTOCOLS[0])).lower()
     if protocol not in PROTOCOLS:
         raise UsageError(f"security.protocol={protocol}: give one of {', '.join(PROTOCOLS)}")
+    mechanism = str(settings.get("sasl.mechanisms") or settings.get("sasl.mechanism") or "")
+    has_sasl, function = protocol.startswith("sasl"), settings.get(SETTING)
+    if has_sasl and mechanism == TOKENS and not callable(function):
+        raise UsageError(
+            f"{SETTING} is missing: keylane's own connections take {TOKENS}'s tokens from a function alone"
+        )
     for name in settings:
         if name.startswith(("ssl.", "sasl.")) and name not in _KNOWN:
             raise UsageError(f"{name} is not known here: {', '.join(sorted(_KNOWN))} are")
     tls = _tls(settings) if protocol.endswith("ssl") else None
-    if not protocol.startswith("sasl"):
+    if not has_sasl:
         return Login(tls)
-    mechanism = str(settings.get("sasl.mechanisms") or settings.get("sasl.mechanism") or "")
     if mechanism not in MECHANISMS:
         raise UsageError(f"sasl.mechanisms={mechanism}: give one of {', '.join(MECHANISMS)}")
+    if callable(function) and mechanism == TOKENS:
+        return Login(tls, mechanism, tokens=Tokens(function, settings.get("sasl.oauthbearer.config")))
     username, password = (str(settings.get(name) or "") for name in ("sasl.username", "sasl.password"))
     if not username or not password:
         raise UsageError("sasl.username or sasl.password is missing")
@@ -97,9 +142,14 @@ def _tls(settings: Mapping[str, Any]) -> ssl.SSLContext:
 def exchange(login: Login, nonce: str | None = None) -> Generator[bytes, bytes, None]:
     """The client's messages of a SASL exchange; sent back is what the broker answers to each.
 
-    Raises `LoginError` for a broker that does not know the password itself, or answers something else.
+    Raises `LoginError` for a broker that does not know the password itself, or answers something else, and for a token
+    that there is not, or that the broker does not take.
     """
     assert login.mechanism is not None
+    if login.tokens is not None:
+        if refusal := (yield login.tokens.message()):
+            raise LoginError(f"the broker does not take the token: {refusal.decode(errors='replace')}")
+        return
     if login.mechanism == "PLAIN":
         yield f"\0{login.username}\0{login.password}".encode()
         return

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ssl
+import time
 from typing import Any
 
 import pytest
 
 from keylane.errors import UsageError
 from keylane.kafka.login import Login, LoginError, exchange, login_of
+from keylane.kafka.token_function import TokenFunction
 
 SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.username": "user", "sasl.password": "pencil"}
 SCRAM = Login(None, "SCRAM-SHA-256", "user", "pencil")
@@ -80,9 +82,44 @@ def test_settings() -> None:
     assert tls.verify_mode is ssl.CERT_NONE
 
 
+TOKENS = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "OAUTHBEARER"}
+
+
+def test_a_token_serves_until_it_nears_its_end() -> None:
+    """The form is that of RFC 7628."""
+    ends_s = [time.time() + 60, time.time(), time.time()]
+    configs = []
+
+    def token(config: object) -> tuple[Any, ...]:
+        configs.append(config)
+        return f"t{len(ends_s)}", ends_s.pop(0), "user", {"logicalCluster": "lkc-1"}
+
+    login = login_of(TOKENS | {"oauth_cb": token, "sasl.oauthbearer.config": "scope=x"})
+    assert repr(login) == "Login(OAUTHBEARER, '')"
+    first = b"n,,\1auth=Bearer t3\1logicalCluster=lkc-1\1\1"
+    assert [list(exchange(login)) for _ in range(2)] == [[first]] * 2
+    assert configs == ["scope=x"]
+
+    login = login_of(TOKENS | {"oauth_cb": token})
+    assert [next(exchange(login))[16:18] for _ in range(2)] == [b"t2", b"t1"]
+    assert configs == ["scope=x", None, None]
+
+
+def test_a_token_that_there_is_not_or_that_is_not_taken() -> None:
+    messages = exchange(login_of(TOKENS | {"oauth_cb": lambda _: ("t", time.time() + 60)}))
+    next(messages)
+    with pytest.raises(LoginError, match=r'does not take the token: \{"status":"invalid_token"\}'):
+        messages.send(b'{"status":"invalid_token"}')
+    with pytest.raises(LoginError, match="oauth_cb=json:loads gave no token: JSONDecodeError"):
+        next(exchange(login_of(TOKENS | {"oauth_cb": TokenFunction("json:loads"), "sasl.oauthbearer.config": ""})))
+    with pytest.raises(LoginError, match="oauth_cb gave no token: TypeError"):
+        next(exchange(login_of(TOKENS | {"oauth_cb": lambda _: None})))
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
+        (TOKENS | {"sasl.oauthbearer.method": "oidc", "sasl.oauthbearer.scope": "x"}, "oauth_cb is missing: keylane's"),
         ({"security.protocol": "tls"}, "security.protocol=tls: give one of plaintext, ssl"),
         (SASL | {"sasl.mechanisms": "GSSAPI"}, "sasl.mechanisms=GSSAPI: give one of PLAIN"),
         (SASL | {"sasl.mechanism": "PLAIN", "sasl.password": ""}, "sasl.username or sasl.password is missing"),
