@@ -323,6 +323,11 @@ def _check_output(output: Output) -> None:
         number: object = getattr(output, name)
         if isinstance(number, bool) or not isinstance(number, int | None):
             raise OutputTypeError(f"Output.{name} for topic {output.topic!r} is {kind_of(number)}: give a whole number")
+    if output.partition is not None and output.partition < 0:  # librdkafka's -1 is any partition
+        raise OutputTypeError(
+            f"Output.partition for topic {output.topic!r} is {output.partition}: give one from 0 on, or None, which "
+            "leaves the choice to the partitioner"
+        )
     if not isinstance(output.headers, list | tuple) or not all(map(_is_header, output.headers)):
         raise OutputTypeError(
             f"Output.headers for topic {output.topic!r} is {kind_of(output.headers)} that is no list of (name, bytes "

@@ -26,6 +26,7 @@ from keylane.records import PlainMessage, Record, RecordView, carried_headers_of
         ({"headers": [("a", 1)]}, "Output.headers for topic 't' is a value of type list"),
         ({"headers": [b"ab"]}, "Output.headers for topic 't' is a value of type list"),
         ({"partition": "0"}, "Output.partition for topic 't' is a value of type str: give a whole number"),
+        ({"partition": -1}, "Output.partition for topic 't' is -1: give one from 0 on, or None, which leaves"),
         ({"timestamp_ms": 1.5}, "Output.timestamp_ms for topic 't' is a value of type float: give a whole number"),
     ],
 )

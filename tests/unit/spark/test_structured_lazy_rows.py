@@ -30,7 +30,7 @@ import keylane
 from keylane.spark.structured import rows
 from keylane.spark.structured.parallel_map import RowMap
 from keylane.spark.structured.row_task import MapTask
-from keylane.spark.structured.rows import RowReader, row_arrives, row_departs
+from keylane.spark.structured.rows import RowReader, headers_of, row_arrives, row_departs
 from keylane.spark.structured.values import arrow_schema
 
 INNER = StructType([StructField("a", LongType())])
@@ -169,3 +169,10 @@ def test_few_functions_are_called_for_each_row(function: Any) -> None:
         threading.setprofile(None)
     assert sum(one.num_rows for one in made) == count
     assert sum(calls.values()) < 7 * count, calls
+
+
+def test_headers_without_a_name_are_no_headers_of_a_record() -> None:
+    """A frame that is no source's can have some, and its rows may be buried."""
+    header = Row("key", "value")
+    named, nameless = header("h", b"x"), header(None, b"x")
+    assert headers_of(Row(headers=[None, nameless, named])) == [("h", b"x")]

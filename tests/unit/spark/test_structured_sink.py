@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
@@ -19,12 +21,16 @@ from keylane.errors import UsageError
 from keylane.records import Output
 from keylane.spark.structured.sink import SinkOptions, parse_sink, sink_rows
 
+if TYPE_CHECKING:
+    from keylane.spark.structured.sink_rows import SinkRows
+
 TYPES: dict[str, DataType] = {
     "string": StringType(),
     "int": IntegerType(),
     "bigint": LongType(),
     "double": DoubleType(),
     "strings": ArrayType(StringType()),
+    "names": ArrayType(StructType([StructField("key", StringType())])),
 }
 KAFKA = {"kafka.bootstrap.servers": "h:1"}
 
@@ -49,6 +55,7 @@ def test_options_in_any_case_and_sparks_own_are_taken() -> None:
         ("value int", {"topic": "t"}, "column 'value' is int: give string or binary"),
         ("value string, partition bigint", {"topic": "t"}, "column 'partition' is bigint: give int"),
         ("value string, headers strings", {"topic": "t"}, "array<struct<key:string,value:binary>>"),
+        ("value string, headers names", {"topic": "t"}, "array<struct<key:string,value:binary>>"),
         ("value string", {"topc": "t"}, "option topc='t' is not known"),
         ("value string", {"topic": "t", "kafka.offsets.servers": "o:1"}, "'o:1' is for a source's group; a sink has"),
     ],
@@ -58,6 +65,11 @@ def test_what_cannot_work_is_refused_by_name(columns: str, options: dict[str, st
         parse(columns, **options)
 
 
+def only(batch: pa.RecordBatch, options: SinkOptions) -> SinkRows:
+    (rows,) = sink_rows([batch], options)
+    return rows
+
+
 def test_rows_become_outputs() -> None:
     headers = pa.array([[{"key": "h", "value": b"1"}], None])
     batch = pa.RecordBatch.from_arrays(
@@ -65,21 +77,39 @@ def test_rows_become_outputs() -> None:
         names=["key", "value", "topic", "partition", "headers"],
     )
     options = SinkOptions({}, None)
-    assert list(sink_rows(batch, options).outputs()) == [
+    assert list(only(batch, options).outputs()) == [
         Output("a", b"k", "é".encode(), (("h", b"1"),), 3),
         Output("b"),
     ]
     fixed = SinkOptions({}, "fixed")
-    assert [(one.topic, tuple(one.headers)) for one in sink_rows(batch, fixed).outputs()] == [
+    assert [(one.topic, tuple(one.headers)) for one in only(batch, fixed).outputs()] == [
         ("fixed", (("h", b"1"),)),
         ("fixed", ()),
     ]
 
 
-def test_a_row_without_a_topic_fails() -> None:
-    batch = pa.RecordBatch.from_arrays([pa.array(["v"]), pa.array([None], pa.string())], names=["value", "topic"])
-    with pytest.raises(UsageError, match="a row has no topic"):
-        sink_rows(batch, SinkOptions({}, None))
+HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+NAMED, NAMELESS = {"key": "h", "value": b"x"}, {"key": None, "value": b"x"}
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "says"),
+    [
+        ("topic", pa.array(["a", None]), "has no topic: its column 'topic' is null"),
+        ("partition", pa.array([None, -1], pa.int32()), "column 'partition' is -1: give one from 0 on, or null"),
+        ("headers", pa.array([None, [NAMED, None]], pa.list_(HEADER)), "column 'headers' has a header without a name"),
+        ("headers", pa.array([[], [NAMELESS]], pa.list_(HEADER)), "column 'headers' has a header without a name"),
+    ],
+)
+def test_a_row_that_cannot_be_written_fails_by_its_number(column: str, values: pa.Array, says: str) -> None:
+    good = pa.RecordBatch.from_arrays([pa.array(["v", "w", "x"])], names=["value"])
+    wrong = pa.RecordBatch.from_arrays([pa.array(["v", "w"]), values], names=["value", column])
+    rows = sink_rows([good.append_column(column, pa.array([None] * 3, values.type)), wrong], SinkOptions({}, "t"))
+    if column == "topic":
+        rows = sink_rows([good.append_column(column, pa.array(["a"] * 3)), wrong], SinkOptions({}, None))
+    next(rows)
+    with pytest.raises(UsageError, match=f"^row 5 of its task:? {says}"):
+        next(rows)
 
 
 EXACTLY_ONCE = {"kafka.bootstrap.servers": "b", "topic": "t", "delivery": "exactly_once", "sinkName": "orders.v1-a_b"}

@@ -296,6 +296,11 @@ def name_of(row: Row, number: int) -> str:
     if (place := place_of(row)) is not None:
         topic, partition, offset = place
         return f"{topic}-{partition}@{offset}"
+    return number_of(number)
+
+
+def number_of(number: int) -> str:
+    """How errors name the row of this number, from 0 on, in its task."""
     context = TaskContext.get()
     where = "its task" if context is None else f"Spark's partition {context.partitionId()}"
     return f"row {number + 1} of {where}"
@@ -324,8 +329,10 @@ def timestamp_ms_of(row: Row) -> int | None:
 
 
 def headers_of(row: Row) -> list[tuple[str, bytes | None]]:
-    """The record's headers, where the row has them."""
-    return [(header["key"], header["value"]) for header in column(row, "headers") or ()]
+    """The record's headers, where the row has them. A header without a name, which a frame can have and a record
+    cannot, is left out."""
+    headers = column(row, "headers") or ()
+    return [(one["key"], one["value"]) for one in headers if one is not None and one["key"] is not None]
 
 
 class Returns:

@@ -19,7 +19,7 @@ from keylane.pipeline import OFFSETS_SERVERS
 from keylane.spark.structured.exact.record import NAME
 from keylane.spark.structured.options import kafka_settings
 from keylane.spark.structured.own_topics import Reads
-from keylane.spark.structured.rows import RowWriter
+from keylane.spark.structured.rows import RowWriter, number_of
 from keylane.spark.structured.sink_rows import SinkRows
 from keylane.spark.versions import ARROW_STREAM_SINKS
 from keylane.telling import did_you_mean, shown
@@ -30,7 +30,7 @@ else:
     from pyspark.sql.datasource import DataSourceStreamWriter as StreamWriter  # type: ignore[assignment]
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import Row
     from pyspark.sql.types import DataType
@@ -150,9 +150,13 @@ def checked(options: SinkOptions, wait_s: int) -> SinkOptions:
 
 def _is_headers(kind: Any) -> bool:
     element = kind.elementType
-    return isinstance(element, StructType) and all(
-        field.name == name and isinstance(field.dataType, wanted)
-        for field, (name, wanted) in zip(element.fields, _HEADER_FIELDS, strict=False)
+    return (
+        isinstance(element, StructType)
+        and len(element.fields) == len(_HEADER_FIELDS)
+        and all(
+            field.name == name and isinstance(field.dataType, wanted)
+            for field, (name, wanted) in zip(element.fields, _HEADER_FIELDS, strict=True)
+        )
     )
 
 
@@ -204,8 +208,7 @@ def _produce(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> Acknowl
     servers, reads = options.settings["bootstrap.servers"], Reads.of_task()
     allowed: set[str] = set()
     with BulkProducer(servers, NO_NEW_TOPICS | dict(options.settings)) as producer:
-        for batch in batches:
-            rows = sink_rows(batch, options)
+        for rows in sink_rows(batches, options):
             if reads is not None:
                 for topic in rows.names - allowed:
                     reads.refuse("the sink's topic", topic, options.settings)
@@ -214,20 +217,42 @@ def _produce(batches: Iterator[pa.RecordBatch], options: SinkOptions) -> Acknowl
     return Acknowledged(producer.delivered)
 
 
-def sink_rows(batch: pa.RecordBatch, options: SinkOptions) -> SinkRows:
-    """Raises `UsageError` for a row without a topic."""
+def sink_rows(batches: Iterable[pa.RecordBatch], options: SinkOptions) -> Iterator[SinkRows]:
+    """Of each batch of a task. Raises `UsageError` for a row that cannot be written, by its number in the task."""
+    before = 0
+    for batch in batches:
+        yield _sink_rows(batch, options, before)
+        before += batch.num_rows
+
+
+def _sink_rows(batch: pa.RecordBatch, options: SinkOptions, before: int) -> SinkRows:
     columns = {name.lower(): batch.column(name) for name in batch.schema.names}
     topics = options.topic if options.topic is not None else columns["topic"].to_pylist()
-    if options.topic is None and columns["topic"].null_count:
-        raise UsageError("a row has no topic: its column 'topic' is null, and there is no option topic")
+    if not isinstance(topics, str) and None in topics:
+        row = number_of(before + topics.index(None))
+        raise UsageError(f"{row} has no topic: its column 'topic' is null, and there is no option topic")
     headers: list[Headers] | None = None
     if "headers" in columns:
-        lists = columns["headers"].to_pylist()
-        headers = [tuple((one["key"], one["value"]) for one in some or ()) for some in lists]
+        headers = [_headers(some or (), before + at) for at, some in enumerate(columns["headers"].to_pylist())]
     partitions = columns["partition"].to_pylist() if "partition" in columns else None
+    for at, one in enumerate(partitions or ()):
+        if one is not None and one < 0:
+            raise UsageError(
+                f"{number_of(before + at)}: column 'partition' is {one}: give one from 0 on, or null, which leaves the "
+                "choice to the partitioner"
+            )
     has_nulls = any(columns[name].null_count for name in ("key", "value") if name in columns)
     keys = _bytes(columns["key"]) if "key" in columns else None
     return SinkRows(topics, keys, _bytes(columns["value"]), headers, partitions, has_nulls)
+
+
+def _headers(some: Sequence[Any], row: int) -> Headers:
+    if any(one is None or one["key"] is None for one in some):
+        raise UsageError(
+            f"{number_of(row)}: column 'headers' has a header without a name, which Kafka does not have: leave it out, "
+            "filter(headers, h -> h.key IS NOT NULL)"
+        )
+    return tuple((one["key"], one["value"]) for one in some)
 
 
 def _bytes(column: pa.Array) -> list[bytes | None]:

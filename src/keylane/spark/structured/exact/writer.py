@@ -83,8 +83,7 @@ def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, sink: driver
     digest = Digest()
     transaction: OpenTransaction | None = None
     with ExitStack() as stack:
-        for some in batches:
-            rows = sink_rows(some, options)
+        for rows in sink_rows(batches, options):
             if transaction is None and (names := rows.names):
                 transaction = stack.enter_context(_begun(sink, options, query, batch, min(names)))
             if transaction is not None:
