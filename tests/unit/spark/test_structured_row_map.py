@@ -76,6 +76,7 @@ def test_what_rows_cannot_have_is_refused_with_the_reason(options: dict[str, Any
     ("options", "columns", "says"),
     [
         (DEAD, {"id": "bigint"}, "has no column 'value', which a dead letter's value is made of"),
+        (DEAD, {"value": "string", "Key": "string"}, "has a column 'Key', and a dead letter is made of 'key': rename"),
         (DEAD, {"value": "int"}, "the column value is int, and a dead letter's is binary or string"),
         (DEAD, {"value": "binary", "headers": "string"}, "the column headers is string"),
         ({"value_deserializer": decode}, {"value": "string", "topic": "string"}, "the column value is string"),

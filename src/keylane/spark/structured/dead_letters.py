@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from keylane.consumer.dead_letters import as_it_was, said_of
 from keylane.errors import HandlerError, InternalError, UsageError
 from keylane.records import Output
-from keylane.spark.structured.rows import bytes_of, headers_of, name_of, place_of, timestamp_ms_of
+from keylane.spark.structured.rows import RECORD, bytes_of, headers_of, name_of, place_of, timestamp_ms_of
 from keylane.telling import logger_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,14 @@ KINDS = {
 
 
 def check_columns(columns: Mapping[str, str]) -> None:
-    """Raises `UsageError` when rows of these columns (names and types) make no dead letter."""
+    """Raises `UsageError` when rows of these columns (names and types) make no dead letter, or one without what a
+    column of another case holds."""
+    for other in columns:
+        if (name := other.lower()) in {*KINDS, *RECORD} and name not in columns:
+            raise UsageError(
+                f"on_exhausted=DeadLetter(...): the frame has a column {other!r}, and a dead letter is made of "
+                f"{name!r}: rename it, .withColumnRenamed({other!r}, {name!r}), or give it a name of another meaning"
+            )
     if "value" not in columns:
         raise UsageError(
             "on_exhausted=DeadLetter(...): the frame has no column 'value', which a dead letter's value is made of; "
