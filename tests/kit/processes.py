@@ -68,3 +68,9 @@ def _read(path: Path) -> bytes:
 def _stat(pid: int) -> list[str]:
     """Of /proc/PID/stat what follows the name, which may hold spaces: state, parent, …"""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def peak_mb(pid: int) -> int:
+    """The most memory that it ever had, of what is in the machine's."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) // 1_024 for line in status.splitlines() if line.startswith("VmHWM"))

@@ -94,9 +94,12 @@ class BrokerConfig:
     max_connections_per_ip: int = _option(2**31 - 1)
     max_connections_per_ip_overrides: str = ""
     """`127.0.0.1:100,10.0.0.7:5`."""
-    queued_max_request_bytes: int = _option(-1, least=-1)
+    queued_max_request_bytes: int = _option(268_435_456, least=-1)
     """Of all requests that have arrived and are not answered: above it no connection's next request is read. -1: no
-    limit."""
+    limit, which is Kafka's default."""
+    keylane_queued_max_answer_bytes: int = _option(268_435_456, least=-1)
+    """Of all records that fetches have read and clients have not taken: above it fetches wait. -1: no limit. Kafka has
+    no such option: it sends from its files."""
     keylane_max_requests_in_flight_per_connection: int = _option(2_000, least=1)
     """Above it a connection is not read from for the while. Kafka has no such option: it takes one at a time."""
     offset_metadata_max_bytes: int = _option(4_096)

@@ -28,6 +28,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from keylane.broker import handlers
+from keylane.broker.memory import UNBOUNDED, AnswerRoom
 from keylane.broker.sessions import Session
 from keylane.errors import PeerError
 from keylane.storage.filesystem import StorageError
@@ -77,6 +78,11 @@ class FrameReader:
     def arriving(self) -> int:
         """Bytes of the request that has begun to arrive, all of it; 0 between two requests."""
         return self._wanted - SIZE_BYTES
+
+    @property
+    def received(self) -> int:
+        """Bytes of it that are here."""
+        return self._size
 
     def feed(self, data: bytes) -> list[bytes]:
         """The frames that `data` completes. Raises `FrameError`."""
@@ -141,6 +147,8 @@ class RequestHeader(NamedTuple):
     client_id: str | None
     client_host: str
     session: Session = NO_SESSION
+    room: AnswerRoom = UNBOUNDED
+    """What an answer of many bytes asks before these are read."""
 
 
 FEW_ITEMS = 5_000
@@ -387,7 +395,12 @@ class Call(NamedTuple):
 
 
 def decode_request(
-    frame: bytes, client_host: str, apis: dict[int, Api], session: Session = NO_SESSION, max_items: int = MAX_ITEMS
+    frame: bytes,
+    client_host: str,
+    apis: dict[int, Api],
+    session: Session = NO_SESSION,
+    room: AnswerRoom = UNBOUNDED,
+    max_items: int = MAX_ITEMS,
 ) -> Call:
     """Read header and body of one frame (without its size). Raises `MalformedRequestError`, or `TooManyItemsError` for
     one with more than `max_items` items, where that is less than any request may have.
@@ -407,7 +420,7 @@ def decode_request(
     api = apis.get(key)
     if api is None:
         raise MalformedRequestError(f"API key {key} version {version} is not offered by this broker")
-    header = RequestHeader(key, version, correlation_id, client_id, client_host, session)
+    header = RequestHeader(key, version, correlation_id, client_id, client_host, session, room)
     if not api.min_version <= version <= api.max_version:
         if key != API_VERSIONS:
             raise MalformedRequestError(

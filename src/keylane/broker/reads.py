@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 logger = logger_of("keylane.broker")
 
+READ_BYTES = 8 * 1024 * 1024
+"""Read of one partition at a time: a few milliseconds. A client that may take more asks again."""
+
 
 def leader_epoch_error(given: int, present: int) -> int:
     """What to answer to a client that believes in leader epoch `given` (-1: in none). Source: KIP-320."""
@@ -191,7 +194,7 @@ class LogRead:
         if self._diverging is not None:
             return FetchedPartition(self._index, self.code, *offsets, b"", log.stable_offset, diverging=self._diverging)
         try:
-            limit = min(self._max_bytes, budget)
+            limit = min(self._max_bytes, budget, READ_BYTES)
             records = log.read(self._position, limit, at_least_one=at_least_one, end=self._end(log))
         except (OSError, PeerError) as error:
             self._fail(error)

@@ -5,7 +5,7 @@ for: what a handler does before its first `await` (an append, a commit) keeps th
 wait for a disk share its sync. A request that takes long to prepare (`Preparation`) holds back those behind it on its
 connection and nobody else: one slice of it is done in a turn of the loop. A client that sends faster than it is served,
 or reads slower, is not read from for the while; nor when all connections together hold as much memory as they may
-(`RequestMemory`).
+(`SharedMemory`). Large answers are written in pieces, as the client takes them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from keylane.broker.dispatch import (
     response_frame,
 )
 from keylane.broker.listener import Listener
+from keylane.broker.memory import STALL_S, AnswerRoom, Share, SharedMemory
 from keylane.broker.security import OPEN
 from keylane.broker.sessions import NotAuthenticatedError
 from keylane.errors import PeerError
@@ -37,7 +38,7 @@ from keylane.telling import logger_of
 from keylane.wire.primitives import MAX_ITEMS, TooManyItemsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from keylane.broker.config import BrokerConfig
     from keylane.broker.node import Node
@@ -54,7 +55,10 @@ MAX_BYTES_IN_FLIGHT = 64 * 1024 * 1024
 DRAIN_TIMEOUT_S = 5.0
 """How long a stopping broker waits for requests that are under way, and for clients to take their answers."""
 READ_BYTES = 256 * 1024
-"""Of one connection at a time, into a buffer that all share: a new one for each read costs more than the rest of it."""
+"""Of one connection at a time, into a buffer that all share: a new one for each read costs more than the rest of it.
+A larger request is read once there is memory for it."""
+PIECE_BYTES = 512 * 1024
+"""Of a large answer, written in a turn of the loop."""
 
 
 class Client(NamedTuple):
@@ -113,31 +117,6 @@ class ConnectionLimits:
             del self._counts[host]
 
 
-class RequestMemory:
-    """Bytes of all requests that have arrived, or are arriving, and are not answered (`queued.max.request.bytes`).
-
-    A request whose size is known counts as a whole. When the limit is reached, what is arriving is read to its end, as
-    in Kafka, and no new request is begun: so it is passed by one request a connection at most, and nothing can stand
-    still for ever.
-    """
-
-    def __init__(self, limit: int, on_turn: Callable[[], None]) -> None:
-        """`limit` -1: none. `on_turn` is called when it becomes full, and when there is room again."""
-        self._limit = limit
-        self._on_turn = on_turn
-        self.held = 0
-
-    @property
-    def is_full(self) -> bool:
-        return 0 <= self._limit <= self.held
-
-    def change(self, by: int) -> None:
-        was_full = self.is_full
-        self.held += by
-        if was_full is not self.is_full:
-            self._on_turn()
-
-
 class _Answer:
     """The place of one answer in the order of its connection."""
 
@@ -160,7 +139,12 @@ class Connection(asyncio.BufferedProtocol):
         self._session = server.security.new_session()
         self._must_authenticate = not self._session.is_open
         self._held = 0
-        """What the server's memory of requests counts of this connection."""
+        """What the server's memory of requests counts of this connection, beside a large one that arrives."""
+        self._arriving = Share(self._regulate_soon, lambda: self._frames.received, self._stop_stalled)
+        self._room = AnswerRoom(server.answers, lambda: len(self._unwritten), self._stop_stalled)
+        self._unwritten: deque[bytes] = deque()
+        """Pieces of answers that the client has not taken yet."""
+        self._is_closing = False
         self._frames = FrameReader(server.security.frame_limit or config.socket_request_max_bytes)
         self._max_requests = config.keylane_max_requests_in_flight_per_connection
         self._answers: deque[_Answer] = deque()
@@ -197,6 +181,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._transport = None
+        self._unwritten.clear()
+        self._server.memory.leave(self._arriving)
+        self._room.leave()
         for place in self._answers:
             if place.turn is not None:
                 place.turn.cancel()
@@ -237,7 +224,7 @@ class Connection(asyncio.BufferedProtocol):
         self._may_write = True
         for relay in self._relays:
             relay.resume()
-        self._next_turn()
+        self._write_on()
         self.regulate()
 
     async def drain(self) -> None:
@@ -253,7 +240,9 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
     def close(self) -> None:
-        if self._transport is not None:
+        """Once the client has taken what is written."""
+        self._is_closing = True
+        if self._transport is not None and not self._unwritten:
             self._transport.close()
 
     def abort(self) -> None:
@@ -264,10 +253,20 @@ class Connection(asyncio.BufferedProtocol):
     def close_if_idle(self, since: float) -> None:
         """Close a connection that has been quiet since then."""
         if self.last_active < since and not self._answers:
-            self.close()
+            if self._unwritten:
+                self.abort()
+            else:
+                self.close()
+
+    def _stop_stalled(self) -> None:
+        """Others wait for the memory of what this client neither sends nor takes."""
+        if self._unwritten or self._arriving.size:
+            what = "takes no more of its answer" if self._unwritten else "sends no more of its request"
+            logger.warning("%s: %s, and others wait for the memory; closing the connection", self._peer, what)
+            self.abort()
 
     def _accept(self, frame: bytes) -> None:
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None or self._is_closing or self._transport.is_closing():
             return
         if self._must_authenticate:
             self._session.admit(int.from_bytes(frame[:2], "big"))
@@ -305,7 +304,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _decoded(self, frame: bytes, max_items: int = MAX_ITEMS) -> Call:
         host = self._session.forwarded_from or self._host
-        return decode_request(frame, host, self._server.apis, self._session, max_items)
+        return decode_request(frame, host, self._server.apis, self._session, self._room, max_items)
 
     async def _decode_aside(self, frame: bytes, place: _Answer) -> Callable[[], None]:
         call = await self._server.in_thread(lambda: self._decoded(frame))
@@ -416,11 +415,12 @@ class Connection(asyncio.BufferedProtocol):
     def _is_next(self, place: _Answer) -> bool:
         """Whether its answer could be written at once. Large answers are made only then: those of a client that asks
         for many and takes none would all stand in memory."""
-        return self._transport is None or (self._may_write and self._answers[0] is place)
+        return self._transport is None or (self._may_write and not self._unwritten and self._answers[0] is place)
 
     def _next_turn(self) -> None:
         first = self._answers[0] if self._answers else None
-        if first is not None and first.turn is not None and self._may_write and not first.turn.done():
+        may_write = self._may_write and not self._unwritten
+        if first is not None and first.turn is not None and may_write and not first.turn.done():
             first.turn.set_result(None)
 
     def _failed(self, call: Call | None, error: Exception) -> None:
@@ -443,11 +443,34 @@ class Connection(asyncio.BufferedProtocol):
             if place.parts is not None:
                 parts += place.parts
         if parts and self._transport is not None:
-            self._transport.write(b"".join(parts))
+            self._write(parts)
         self._next_turn()
         if self._must_authenticate:
             self._follow_session()
         self.regulate()
+
+    def _write(self, parts: list[bytes]) -> None:
+        assert self._transport is not None
+        if self._unwritten or sum(map(len, parts)) > PIECE_BYTES:
+            self._unwritten += pieces(parts)
+            self._write_on()
+        else:
+            self._transport.write(b"".join(parts))
+            self._room.settle(0)
+
+    def _write_on(self) -> None:
+        """The next piece, in another turn of the loop, or when the client has taken the last."""
+        if self._transport is None or not self._may_write:
+            return
+        if self._unwritten:
+            self._transport.write(self._unwritten.popleft())
+        if self._unwritten:
+            self._server.loop.call_soon(self._write_on)
+            return
+        self._room.settle(0)
+        if self._is_closing:
+            self._transport.close()
+        self._next_turn()
 
     def _follow_session(self) -> None:
         """Before a client has authenticated its requests are small; after it has failed there are none."""
@@ -459,14 +482,19 @@ class Connection(asyncio.BufferedProtocol):
     def regulate(self) -> None:
         """Read from the client while it keeps up and its requests under way are few."""
         arriving = self._frames.arriving
+        is_large = arriving > READ_BYTES
         is_over = self._transport is None and not self._preparing
-        held = 0 if is_over else self._bytes_in_flight + arriving
+        held = 0 if is_over else self._bytes_in_flight + (0 if is_large else arriving)
         if held != self._held:
             by, self._held = held - self._held, held
             self._server.memory.change(by)
+        if is_large or self._arriving.size:
+            self._ask_for_memory(arriving if is_large else 0)
         wanted = (
             self._may_write
-            and (arriving > 0 or not self._server.memory.is_full)
+            and not self._unwritten
+            and not self._is_closing
+            and (self._arriving.size > 0 if is_large else arriving > 0 or not self._server.memory.is_full)
             and self._bytes_in_flight < MAX_BYTES_IN_FLIGHT
             and len(self._answers) < self._max_requests
             and not self._server.is_stopping
@@ -478,10 +506,37 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._transport.pause_reading()
 
+    def _regulate_soon(self) -> None:
+        self._server.loop.call_soon(self.regulate)
+
+    def _ask_for_memory(self, arriving: int) -> None:
+        """For a large request of so many bytes; 0: it has arrived."""
+        memory, share = self._server.memory, self._arriving
+        if share.size != arriving:
+            memory.settle(share, 0)
+        if arriving and not share.size and self._transport is not None and memory.ask(share, arriving, arriving):
+            memory.settle(share, arriving)
+
     def _refuse(self, error: Exception) -> None:
         logger.warning("%s: %s; closing the connection", self._peer, error)
         self._held_back.clear()
         self.close()
+
+
+def pieces(parts: Sequence[bytes]) -> Iterator[bytes]:
+    """The same bytes, about `PIECE_BYTES` at a time."""
+    small: list[bytes | memoryview] = []
+    size = 0
+    for part in parts:
+        for at in range(0, len(part), PIECE_BYTES):
+            piece = memoryview(part)[at : at + PIECE_BYTES]
+            small.append(piece)
+            size += len(piece)
+            if size >= PIECE_BYTES:
+                yield b"".join(small)
+                small, size = [], 0
+    if small:
+        yield b"".join(small)
 
 
 _Waiting = tuple[Connection, "Call | None", _Answer, "Callable[[], Any]"]
@@ -503,7 +558,10 @@ class BrokerServer:
         self.new_relays = new_relays
         self.security = security
         self.limits = ConnectionLimits(lambda: node.config)
-        self.memory = RequestMemory(node.config.queued_max_request_bytes, self._regulate_all)
+        self.memory = SharedMemory(node.config.queued_max_request_bytes, self._regulate_all)
+        """Of requests that arrive, or have arrived and are not answered."""
+        self.answers = SharedMemory(node.config.keylane_queued_max_answer_bytes)
+        """Of records that fetches have read and their clients have not taken."""
         self.apis = apis
         self.known = KnownRequests(node, apis)
         self.loop = asyncio.get_running_loop()
@@ -520,18 +578,21 @@ class BrokerServer:
         self._last_left: asyncio.Future[None] | None = None
         self._listener = Listener(self.loop, lambda: Connection(self), security.tls, self._make_room)
         self._idle_check: asyncio.TimerHandle | None = None
+        self._stall_check: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; the address that it got. Raises `OSError` when the port is in use."""
         address = await self._listener.start(host, port)
         self._check_idle()
+        self._check_stalled()
         return address
 
     async def stop(self) -> None:
         """Stop listening, finish what is under way within a bound, and close all connections."""
         self.is_stopping = True
-        if self._idle_check is not None:
-            self._idle_check.cancel()
+        for check in (self._idle_check, self._stall_check):
+            if check is not None:
+                check.cancel()
         self._listener.stop()
         try:
             async with asyncio.timeout(DRAIN_TIMEOUT_S):
@@ -594,3 +655,8 @@ class BrokerServer:
         for connection in list(self.connections):
             connection.close_if_idle(since)
         self._idle_check = self.loop.call_later(allowed / 2, self._check_idle)
+
+    def _check_stalled(self) -> None:
+        self.memory.stop_idle()
+        self.answers.stop_idle()
+        self._stall_check = self.loop.call_later(STALL_S, self._check_stalled)

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.broker.config import parse_config
-from keylane.broker.server import ConnectionLimits, RequestMemory, TooManyConnectionsError
+from keylane.broker.memory import SharedMemory
+from keylane.broker.server import ConnectionLimits, TooManyConnectionsError
 
 
 def test_connections_are_bounded_in_all_and_by_address() -> None:
@@ -37,7 +38,7 @@ def test_connections_are_bounded_in_all_and_by_address() -> None:
 @given(st.lists(st.integers(-50, 100)), st.integers(-1, 200))
 def test_it_is_told_each_time_that_room_goes_and_comes(changes: list[int], limit: int) -> None:
     told: list[int] = []
-    memory = RequestMemory(limit, lambda: told.append(memory.held))
+    memory = SharedMemory(limit, lambda: told.append(memory.held))
     for by in changes:
         was_full, before = memory.is_full, len(told)
         memory.change(by)

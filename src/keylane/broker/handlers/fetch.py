@@ -17,7 +17,7 @@ from uuid import UUID
 
 from keylane.broker.dispatch import answer_of, in_slices
 from keylane.broker.fetch_sessions import FINAL_EPOCH, NO_SESSION
-from keylane.broker.reads import NOBODYS, LogRead, NoRead, OffsetsRead, Wanted
+from keylane.broker.reads import NOBODYS, READ_BYTES, LogRead, NoRead, OffsetsRead, Wanted
 from keylane.broker.topics import NO_TOPIC_ID
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.wire import codes
@@ -92,9 +92,11 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
             if partition not in reads:
                 reads[partition] = read = _read_of(node, partition, how, committed_only=committed_only)
                 await read.locate()
-        missing, known = min(request.min_bytes, max_bytes), []
+        missing, there, known = min(request.min_bytes, max_bytes), 0, []
         async for read in in_slices(reads.values()):
-            missing -= read.available
+            available = read.available
+            missing -= available
+            there += min(available, READ_BYTES)
             # As in Apache Kafka, what does not exist is left out: a consumer waits for the other topics.
             if read.code not in NOBODYS:
                 known.append(read.code)
@@ -107,7 +109,8 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
             listeners.append(begun.session.listeners)
         goes_on = await _wait(listeners, missing, deadline)
         wanted = {} if begun.session is None else begun.session.to_read()
-    answers = await _read_all(reads, max_bytes)
+    answers = await _read_all(reads, await header.room.take(min(there, max_bytes)))
+    header.room.settle(sum(len(answer.records) for _, answer in answers))
     code, session_id, told = node.fetch_sessions.finish(begun, answers, node.clock())
     if code == codes.NONE and session_id != NO_SESSION:
         async for partition, answer in in_slices(answers):
