@@ -77,7 +77,19 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 EMPTY_TAGS = b"\0"
 _NULL_STRING = b"\xff\xff"
 
+MAX_STRING_BYTES = 2**15 - 1
+"""Of a string whose length is an int16; Java's clients take no longer one of a flexible version either."""
+_CUT = "…"
+
 int16, int32, int64 = _I16.pack, _I32.pack, _I64.pack
+
+
+def error_text(text: str) -> str:
+    """As much of it as an answer of any version holds: an error may name what is as long as a string can be."""
+    data = text.encode()
+    if len(data) <= MAX_STRING_BYTES:
+        return text
+    return data[: MAX_STRING_BYTES - len(_CUT.encode())].decode(errors="ignore") + _CUT
 
 
 def string(value: str | None) -> bytes:

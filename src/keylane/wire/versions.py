@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from keylane.wire.bounds import bounds_checker
 from keylane.wire.fields import fields_of
 from keylane.wire.newer import NEWER
-from keylane.wire.primitives import MAX_ITEMS, FieldReader, ItemCount
+from keylane.wire.primitives import MAX_ITEMS, FieldReader, ItemCount, error_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,6 +152,32 @@ def count_items(entity: Any, most: int) -> int:
     return count
 
 
+@functools.cache
+def _texts_of(entity_type: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The fields of an entity that are errors' texts, and its arrays of entities that have such."""
+    fields = [field for field in fields_of(entity_type) if not field.is_tagged]
+    texts = tuple(field.name for field in fields if field.name.endswith("error_message"))
+    arrays = [field for field in fields if field.is_sequence and field.entity is not None]
+    return texts, tuple(field.name for field in arrays if any(_texts_of(field.entity)))
+
+
+def _with_cut_texts(entity: Any) -> Any:
+    """The same entity, or one like it whose errors' texts fit into an answer."""
+    entity_type: Any = type(entity)
+    texts, arrays = _texts_of(entity_type)
+    changed: dict[str, Any] = {}
+    for name in texts:
+        text = getattr(entity, name)
+        if text is not None and (cut := error_text(text)) is not text:
+            changed[name] = cut
+    for name in arrays:
+        items = getattr(entity, name) or ()
+        cut_items = tuple(map(_with_cut_texts, items))
+        if any(cut is not item for cut, item in zip(cut_items, items, strict=True)):
+            changed[name] = cut_items
+    return dataclasses.replace(entity, **changed) if changed else entity
+
+
 _writers: dict[type, Callable[[io.BytesIO, Any], None]] = {}
 
 
@@ -164,5 +190,5 @@ def encode_response(response: Any) -> bytes:
 
         writer = _writers[response_class] = entity_writer(response_class)
     out = io.BytesIO()
-    writer(out, response)
+    writer(out, _with_cut_texts(response))
     return out.getvalue()

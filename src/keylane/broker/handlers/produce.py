@@ -41,7 +41,15 @@ from keylane.wire.batches import (
     recompressed,
     with_timestamp_type,
 )
-from keylane.wire.primitives import EMPTY_TAGS, array_length, compact_array_length, compact_string, int32, string
+from keylane.wire.primitives import (
+    EMPTY_TAGS,
+    array_length,
+    compact_array_length,
+    compact_string,
+    error_text,
+    int32,
+    string,
+)
 from keylane.wire.record_walk import RecordWalk, Wanted
 
 if TYPE_CHECKING:
@@ -537,8 +545,8 @@ def encode(version: int, topics: Sequence[tuple[NamedTopic, Sequence[ProducedPar
             if version >= 8:
                 parts.append(write_length(len(errors)) if errors else no_record_errors)
                 for record, message in errors:
-                    parts += (int32(record), write_string(message), tags)
-                parts += (write_string(error_message), tags)
+                    parts += (int32(record), write_string(error_text(message)), tags)
+                parts += (write_string(error_message and error_text(error_message)), tags)
         parts.append(tags)
     parts.append(bytes(4) + tags)
     return parts
