@@ -103,6 +103,17 @@ def test_what_is_no_token_and_no_json_is_refused(page: Page, token: str, body: s
     connection.close()
 
 
+def test_one_more_than_may_be_silent_ends_the_oldest(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    host, _, port = page.url.removeprefix("http://").rstrip("/").rpartition(":")
+    monkeypatch.setattr(page_module, "MOST_BEGUN", 3)
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection((host, int(port)), 5)) for _ in range(4)]
+        with suppress(ConnectionResetError):
+            assert silent[0].recv(1) == b""
+        silent[3].sendall(f"GET /api/about HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+        assert silent[3].recv(12) == b"HTTP/1.1 200"
+
+
 def test_half_requests_are_ended(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a head nor a body that does not come keeps a connection; one that has asked may wait for its next."""
     host, _, port = page.url[len("http://") : -1].rpartition(":")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from keylane.consumer.health import Health
 
 TEXT = "text/plain; charset=utf-8"
+
+MOST_CONNECTIONS = 64
+"""At a time, each with a thread. One more ends the oldest that has sent no whole request, or is closed itself."""
 
 EVERY_ADDRESS = "::"
 """Where a probe comes from outside of its container: IPv6 and IPv4, or IPv4 alone on a machine without the other."""
@@ -100,7 +104,40 @@ class _Server(ThreadingHTTPServer):
         if host == EVERY_ADDRESS and not socket.has_dualstack_ipv6():
             host = "0.0.0.0"
         self.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._silent: dict[socket.socket, None] = {}
+        """Those that have sent no whole request, in the order in which they came."""
         super().__init__((host, port), handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """A thread of its own for each connection, while there are few."""
+        with self._lock:
+            is_full = len(self._open) >= MOST_CONNECTIONS
+            oldest = next(iter(self._silent), None) if is_full else None
+            if oldest is not None:
+                del self._silent[oldest]
+                with suppress(OSError):  # it has gone just now
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread ends
+            if not is_full or oldest is not None:
+                self._open.add(request)
+                self._silent[request] = None
+        if request in self._open:
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def hear(self, request: Any) -> None:
+        """A whole request has come on this connection."""
+        with self._lock:
+            self._silent.pop(request, None)
+
+    def shutdown_request(self, request: Any) -> None:
+        """The connection is over."""
+        with self._lock:
+            self._open.discard(request)
+            self._silent.pop(request, None)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that leaves before it has its answer is nobody's error."""
@@ -125,6 +162,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._serve()
 
     def _serve(self) -> None:
+        assert isinstance(self.server, _Server)
+        self.server.hear(self.request)
         make = self.served.get(self.path.partition("?")[0])
         if make is None:
             status, body, content_type = 404, f"served here: {', '.join(sorted(self.served))}\n".encode(), TEXT

@@ -25,6 +25,8 @@ CLOSE_S = 5.0
 """How long open connections may take to end."""
 HEAD_S = 10.0
 """Within which a new connection has to send the head of a request."""
+MOST_BEGUN = 256
+"""Connections younger than that: above it the oldest that has sent nothing whole is ended."""
 QUIET_S = 75.0
 """How long a connection may wait between two requests."""
 
@@ -112,13 +114,22 @@ class Connections:
     def __init__(self, server: web.Server, has_asked: Callable[[asyncio.BaseTransport], bool]) -> None:
         self._server = server
         self._has_asked = has_asked
+        self._begun: dict[web.RequestHandler, None] = {}
+        """Those whose time is not over, in the order in which they came."""
 
     def new(self) -> asyncio.BaseProtocol:
         handler = self._server()
-        asyncio.get_running_loop().call_later(HEAD_S, self._end_if_silent, handler)
+        self._begun[handler] = None
+        loop = asyncio.get_running_loop()
+        while len(self._begun) > MOST_BEGUN:
+            oldest = next(iter(self._begun))
+            del self._begun[oldest]
+            loop.call_soon(self._end_if_silent, oldest)  # it may have been accepted in this very turn
+        loop.call_later(HEAD_S, self._end_if_silent, handler)
         return handler
 
     def _end_if_silent(self, handler: web.RequestHandler) -> None:
+        self._begun.pop(handler, None)
         transport = handler.transport
         if transport is not None and not self._has_asked(transport):
             transport.abort()

@@ -6,13 +6,13 @@ import http.client
 import socket
 import struct
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
 from keylane.consumer.health import Health
 from keylane.errors import PeerError
-from keylane.metrics.pages import EVERY_ADDRESS, HealthServer, Page, PageServer
+from keylane.metrics.pages import EVERY_ADDRESS, MOST_CONNECTIONS, HealthServer, Page, PageServer
 
 has_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
 
@@ -78,3 +78,46 @@ def test_a_client_that_leaves_before_its_answer_leaves_no_traceback(capsys: pyte
         serving.join(10)
     assert not serving.is_alive()
     assert capsys.readouterr().err == ""
+
+
+def serving() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if "process_request" in one.name]
+
+
+def test_silent_connections_take_a_bounded_number_of_threads_and_keep_nobody_out() -> None:
+    before = len(serving())
+    with HealthServer(Health, 0) as server, ExitStack() as connections:
+        silent = [
+            connections.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=10))
+            for _ in range(2 * MOST_CONNECTIONS)
+        ]
+        assert answer("127.0.0.1", server.port) == 200
+        with suppress(ConnectionResetError):
+            assert silent[0].recv(1) == b"", "the oldest made room"
+        for one in silent[: len(silent) - MOST_CONNECTIONS]:
+            with suppress(ConnectionResetError):
+                assert one.recv(1) == b""
+        assert len(serving()) - before <= MOST_CONNECTIONS
+
+
+def test_where_all_have_asked_one_more_is_closed() -> None:
+    asked, done = threading.Semaphore(0), threading.Event()
+
+    def page(_accept: str) -> Page:
+        asked.release()
+        assert done.wait(10)
+        return Page(200, b"done")
+
+    with PageServer({"/": page}, 0, "127.0.0.1", "a page") as server, ExitStack() as connections:
+        address = ("127.0.0.1", server.port)
+        clients = [
+            connections.enter_context(socket.create_connection(address, timeout=10)) for _ in range(MOST_CONNECTIONS)
+        ]
+        for client in clients:
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert asked.acquire(timeout=10)
+        with socket.create_connection(address, timeout=10) as one_more, suppress(ConnectionResetError):
+            assert one_more.recv(1) == b""
+        done.set()
+        for client in clients:
+            assert client.recv(12) == b"HTTP/1.0 200"
