@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keylane.broker.process import BrokerProcess
+from keylane.broker.server import DRAIN_TIMEOUT_S
 from keylane.kafka.admin import Admin
 from keylane.wire.batches import NewRecord, encode_batch
 from keylane.wire.partition_log import produce
@@ -161,3 +162,23 @@ def test_clients_that_take_or_send_nothing_do_not_keep_the_memory(broker: Broker
     said = broker.log.read_text()
     assert "takes no more of its answer, and others wait for the memory" in said
     assert "sends no more of its request, and others wait for the memory" in said
+
+
+def describe_configs(count: int) -> bytes:
+    """Of so many groups, which need not be there."""
+    groups = b"".join(struct.pack(">bh6si", 32, 6, b"%06d" % number, -1) for number in range(count))
+    return frame(32, 1, struct.pack(">i", count) + groups + b"\0")
+
+
+def test_configs_of_many_resources_take_little_memory_and_hold_up_no_stop(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker, ExitStack() as stack:
+        crowd = Crowd(broker, b"", stack)
+        before = peak_mb(broker.pid)
+        crowd.connect().sendall(describe_configs(100_000))
+        other = crowd.connect()
+        for _ in range(200):
+            assert ask(other, VERSIONS)
+        assert peak_mb(broker.pid) - before <= MAX_GROWTH_MB
+        begun = time.monotonic()
+        broker.terminate()
+        assert time.monotonic() - begun < DRAIN_TIMEOUT_S

@@ -306,7 +306,7 @@ class Api(NamedTuple):
     """Whether it is handled only when its answer could be written: when all before it on its connection are, and the
     client has taken them."""
     may_poll: bool
-    """Whether it waits for what may never come, on behalf of its client only: dropped when the client is gone."""
+    """Whether it may take long, on behalf of its client only: dropped when the client is gone, or the broker stops."""
     short_way: ShortWay | None
 
 

@@ -141,9 +141,10 @@ class Connection(asyncio.BufferedProtocol):
         self._held = 0
         """What the server's memory of requests counts of this connection, beside a large one that arrives."""
         self._arriving = Share(self._regulate_soon, lambda: self._frames.received, self._stop_stalled)
-        self._room = AnswerRoom(server.answers, lambda: len(self._unwritten), self._stop_stalled)
-        self._unwritten: deque[bytes] = deque()
-        """Pieces of answers that the client has not taken yet."""
+        self._room = AnswerRoom(server.answers, lambda: self._pieces_written, self._stop_stalled)
+        self._unwritten: deque[Iterator[bytes]] = deque()
+        """Of large answers, the pieces that the client has not taken yet."""
+        self._pieces_written = 0
         self._is_closing = False
         self._frames = FrameReader(server.security.frame_limit or config.socket_request_max_bytes)
         self._max_requests = config.keylane_max_requests_in_flight_per_connection
@@ -452,7 +453,7 @@ class Connection(asyncio.BufferedProtocol):
     def _write(self, parts: list[bytes]) -> None:
         assert self._transport is not None
         if self._unwritten or sum(map(len, parts)) > PIECE_BYTES:
-            self._unwritten += pieces(parts)
+            self._unwritten.append(pieces(parts))
             self._write_on()
         else:
             self._transport.write(b"".join(parts))
@@ -462,11 +463,14 @@ class Connection(asyncio.BufferedProtocol):
         """The next piece, in another turn of the loop, or when the client has taken the last."""
         if self._transport is None or not self._may_write:
             return
-        if self._unwritten:
-            self._transport.write(self._unwritten.popleft())
-        if self._unwritten:
-            self._server.loop.call_soon(self._write_on)
-            return
+        while self._unwritten:
+            piece = next(self._unwritten[0], None)
+            if piece is not None:
+                self._transport.write(piece)
+                self._pieces_written += 1
+                self._server.loop.call_soon(self._write_on)
+                return
+            self._unwritten.popleft()
         self._room.settle(0)
         if self._is_closing:
             self._transport.close()
