@@ -542,9 +542,9 @@ MUTANTS = [
     Mutant(
         "guarantee 8",
         "rows without a topic are taken as they are",
-        "sink_rows",
-        never("null_count"),
-        "unit/spark/test_structured_sink.py::test_a_row_without_a_topic_fails",
+        "_sink_rows",
+        never("topics"),
+        "unit/spark/test_structured_sink.py::test_a_row_that_cannot_be_written_fails_by_its_number",
     ),
     Mutant(
         "guarantee 8",

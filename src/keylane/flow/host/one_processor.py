@@ -11,6 +11,7 @@ another one has clearly more to give, all the threads move there.
 
 from __future__ import annotations
 
+import logging
 import os
 from math import inf
 from pathlib import Path
@@ -18,12 +19,11 @@ from time import monotonic, process_time
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.flow.host.linux import current_processor
-from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Set
 
-logger = logger_of("keylane.consumer")
+logger = logging.getLogger("keylane.consumer")
 
 CHECK_S = 2.0
 """Between two looks, on average; by chance half or one and a half of it, so that two consumers that meet on a processor
