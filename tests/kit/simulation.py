@@ -379,6 +379,8 @@ class Simulation:
                 self._new_engine()
         elif choice == 8 and not log.assigned and log.committed is not None:
             log.cut(self.random.randint(log.start, log.end))
+            for offset in [one for one in log.records if one < log.start]:
+                del log.records[offset]  # lost to retention after it was polled: the commit may be behind it
             back = self.random.randint(log.start, max(log.start, min(log.end, log.committed.offset)))
             log.committed = Committed(back)  # a folder that is put back has both
             self.seen["put back with the log"] += 1

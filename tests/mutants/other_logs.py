@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mutants import Mutant
-from mutants.faults import always, answer, before, begin, instead, never
+from mutants.faults import always, answer, before, begin, instead, never, value_of
 
 STORE = "unit/delivery/test_exactly_once.py"
 MAPS = "integration/test_maps_of_other_logs.py"
@@ -135,6 +135,28 @@ MUTANTS = [
         "House._is_of_before",
         answer("True"),
         SIMULATED,
+    ),
+    Mutant(
+        "guarantee 12",
+        "in the simulation, the group is believed for a store of before the log was cut",
+        "StoreDesk.look",
+        value_of("same_below", "{name: one.offset for name, one in committed.items()}"),
+        SIMULATED,
+    ),
+    Mutant(
+        "guarantee 12",
+        "a log that a later leader has cut is the one that it was where no sample says otherwise",
+        "checksums:compare",
+        value_of("is_cut", "False"),
+        "unit/delivery/test_checksums.py::"
+        "test_where_a_later_leader_began_the_log_is_another_one_though_no_sample_says_so",
+    ),
+    Mutant(
+        "guarantee 12",
+        "what retention took of a used group is nothing that a store could be without",
+        "positions:before_all",
+        instead("leader_epoch", "-1"),
+        f"{STORE}::test_a_group_that_has_read_what_retention_took_is_refused_by_a_store_that_knows_nothing_of_it",
     ),
     Mutant(
         "guarantee 12",
