@@ -16,7 +16,7 @@ unexport PIP_TARGET PIP_PREFIX PIP_ROOT
 # The tests' plugins are those of .venv.
 unexport PYTEST_DISABLE_PLUGIN_AUTOLOAD
 
-.PHONY: demo test test-full check docs cluster soak spark-versions wheel-trial bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery bench-operate compat mutants walk clean setup
+.PHONY: demo test test-full check docs cluster kubernetes soak spark-versions wheel-trial bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery bench-operate compat mutants walk clean setup
 .DEFAULT_GOAL := help
 
 help:
@@ -38,6 +38,7 @@ help:
 	@echo "make mutants  faults in src that a named test has to notice  (ARGS=\"--only tracker\")"
 	@echo "make walk   the files that one record, one commit and one row pass (ARGS=record)"
 	@echo "make cluster  nodes die under every mode, of Apache Kafka, of Spark, and of YARN; lanes through Spark Connect (needs Java 17+ and Maven)"
+	@echo "make kubernetes  the manifests on a real control plane, a fault each  (ARGS=\"-k lanes\"; as root, with Go 1.24+, Java 17+, Maven, tini, Prometheus)"
 	@echo "make spark-versions  queries with kills on Spark 3.5 to 4.3 (ARGS=\"3.5 4.1\"; each is downloaded once: 450 MB)"
 	@echo "make wheel-trial  build wheel and sdist, and try them in a fresh environment"
 	@echo "make soak   the long forms of the crash tests: it can be stopped, and goes on  (ARGS=\"-k journal\")"
@@ -71,7 +72,7 @@ $(COLLECTED): $(VENV)/.ready
 
 # Without columns in tracebacks: for them a thread that logs one parses source, and CPython 3.11 then raises SystemError in
 # another thread that parses just then, as hypothesis does (https://github.com/python/cpython/issues/106905).
-test test-full cluster soak: export PYTHONNODEBUGRANGES = 1
+test test-full cluster kubernetes soak: export PYTHONNODEBUGRANGES = 1
 
 # Nothing is fetched by Maven: a newcomer's tests need no network once they are set up.
 test: export KEYLANE_NO_PEERS = 1
@@ -81,11 +82,17 @@ test: setup
 
 test-full: setup
 	@$(MAKE) --no-print-directory -j 2 $(SPARK_CLASSES) $(COLLECTED)
-	@KEYLANE_NO_SKIPS=1 $(BIN)/python -m pytest -m "not soak and not cluster" $(PARALLEL) $(ARGS)
+	@KEYLANE_NO_SKIPS=1 $(BIN)/python -m pytest -m "not soak and not cluster and not kubernetes" $(PARALLEL) $(ARGS)
 
 # What they need and do not find is a failure here, and not a skip.
 cluster: setup
 	@KEYLANE_NO_SKIPS=1 $(BIN)/python -m pytest -m cluster -s $(ARGS)
+
+# In namespaces of its own: it takes addresses, and all its processes end with it. What it downloads comes before.
+kubernetes: setup
+	@PYTHONPATH=tests:bench $(BIN)/python -m kit.pods.cluster
+	@KEYLANE_NO_SKIPS=1 unshare --mount --net --pid --fork --kill-child --mount-proc \
+	  $(BIN)/python -m pytest -m kubernetes -s tests/kubernetes $(ARGS)
 
 soak: setup
 	@PYTHONPATH=tests $(BIN)/python -m pytest -p kit.soak -m soak $(ARGS)

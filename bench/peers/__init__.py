@@ -205,7 +205,7 @@ class ApacheKafka:
     def __init__(self, settings: Mapping[str, str] | None = None, *, heap_mb: int = 768) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="keylane-kafka-", ignore_cleanup_errors=True)
         self.port, controller_port = free_ports(2)
-        properties = _single_node(self.port, controller_port) | dict(settings or {})
+        properties = single_node(self.port, controller_port) | dict(settings or {})
         self._node = Node(Path(self._folder.name, "node"), properties, self.port, options=[f"-Xmx{heap_mb}m"])
 
     @property
@@ -277,7 +277,7 @@ def processor_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _single_node(port: int, controller_port: int) -> dict[str, str]:
+def single_node(port: int, controller_port: int) -> dict[str, str]:
     ones = ("offsets.topic.replication.factor", "transaction.state.log.replication.factor",
             "transaction.state.log.min.isr", "share.coordinator.state.topic.replication.factor",
             "share.coordinator.state.topic.min.isr", "node.id")  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -48,13 +49,41 @@ def test_a_member_that_is_started_after_a_kill_names_the_dead_one_until_the_grou
     assert found.waits.members == (dead.member_id,)
     text = (
         f"waits for the rebalance of group {stage.group}: member {dead.member_id} may be dead: up to 8 s; "
-        "group.instance.id avoids this (docs/clusters.md#kubernetes)"
+        "group.instance.id avoids this (docs/kubernetes.md#static-members)"
     )
     assert note_of(found, 0.0).endswith(text)
     member.end()
     assert [one.getMessage() for one in caplog.records if one.name == "keylane.waits"] == [text]
     assert member.consumer.snapshot().waits is None
     assert stage.all_is_committed()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_member_that_is_stopped_while_it_joins_leaves_no_ghost(
+    bootstrap: str, strategy: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The group would wait for the dead one, and then for this one."""
+    stage = Stage(bootstrap, f"ghost-{strategy}")
+    stage.create(2)
+    kafka = stage.kafka | {"session.timeout.ms": 30_000, "partition.assignment.strategy": strategy}
+    with Member(kafka=kafka, topic=stage.topic, ledger=str(tmp_path / "ledger"), slow=[], hold_s=60) as child:
+        until(lambda: any(one.assignment for one in stage.admin.describe_group(stage.group).members), "it is a member")
+        (dead,) = stage.admin.describe_group(stage.group).members
+        child.kill()
+
+    def members() -> list[str]:
+        return [one.member_id for one in stage.admin.describe_group(stage.group).members]
+
+    member = ThreadMember(stage.pipeline(nothing, kafka=kafka), "joins")
+    until(lambda: len(members()) == 2, "it joins")
+    began = time.monotonic()
+    member.consumer.stop()
+    member.end()
+    took_s = time.monotonic() - began
+    assert members() == [dead.member_id], "the group gives the dead one up after 30 s"
+    assert took_s < 20
+    assert "does not answer" not in caplog.text
 
 
 def test_under_kip_848_it_names_who_has_its_partitions(

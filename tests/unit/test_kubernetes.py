@@ -79,7 +79,7 @@ def test_overlays_name_what_is_there_and_all_of_it() -> None:
             assert (FOLDER / folder / resource).exists(), resource
             named.add(f"{folder}/{resource}")
     assert {place for place, _, _ in DOCUMENTS} - named == templates
-    page = (ROOT / "docs" / "clusters.md").read_text()
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
     for folder in OVERLAYS:
         assert f"`{folder}`" in page, folder
 
@@ -145,14 +145,14 @@ def test_a_start_waits_for_brokers_and_is_told_its_grace() -> None:
         args = build_parser(arguments_of(one)).parse_args(arguments_of(one))
         assert args.wait_for_brokers
         assert args.grace == one["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
-        assert args.spark or args.client_id == "$(POD_NAME)"
+        assert args.spark or (args.client_id == "$(POD_NAME)" and args.ready_when_assigned)
         kafka = {"bootstrap.servers": "b:9092", "group.id": "g"}
         pipeline = Pipeline(kafka=kafka, topics=["t"], handler=print)
         assert short_grace(pipeline, args.grace, args.spark, dict(args.conf)) == []
 
 
 def test_members_have_a_login_and_are_operated_by_the_secret_that_the_page_makes() -> None:
-    page = (ROOT / "docs" / "clusters.md").read_text()
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
     (name, made) = re.findall(r"kubectl create secret generic (\w+)((?:.*\\\n)*.*)", page)[0]
     for one in (each for each in workloads() if arguments_of(each)[0] == "run"):
         (container,) = one["spec"]["template"]["spec"]["containers"]

@@ -102,7 +102,7 @@ class Wait:
         who = f"member {shown}" if len(self.members) == 1 else f"one of the members {shown}"
         return (
             f"waits for the rebalance of group {self.group}: {who} may be dead: up to "
-            f"{self.session_timeout_ms / 1000:.0f} s; group.instance.id avoids this (docs/clusters.md#kubernetes)"
+            f"{self.session_timeout_ms / 1000:.0f} s; group.instance.id avoids this (docs/kubernetes.md#static-members)"
         )
 
 

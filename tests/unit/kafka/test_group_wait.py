@@ -62,7 +62,7 @@ def test_it_waits_for_the_others_in_a_rebalance(found: GroupDescription, members
 def test_a_wait_says_who_how_long_and_what_avoids_it() -> None:
     assert str(Wait("g", ("a-1",), 45_000)) == (
         "waits for the rebalance of group g: member a-1 may be dead: up to 45 s; group.instance.id avoids this "
-        "(docs/clusters.md#kubernetes)"
+        "(docs/kubernetes.md#static-members)"
     )
     assert "one of the members a, b, c and 2 more may be dead" in str(Wait("g", ("a", "b", "c", "d", "e"), 45_000))
 
