@@ -70,6 +70,21 @@ class _Arrival:
         if (self._needed <= 0 or new_bytes == 0) and not self.is_enough.done():
             self.is_enough.set_result(new_bytes > 0)
 
+    def count(self, available: int) -> None:
+        """So many are there already; some of them may have been told as new."""
+        if available:
+            self(available)
+
+
+class _Counted(NamedTuple):
+    """What there is for a fetch now."""
+
+    available: int
+    at_once: int
+    """Of them, what one answer takes."""
+    codes: Sequence[int]
+    """Of the partitions that exist."""
+
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     version = header.api_version
@@ -84,6 +99,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     )
     max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
     committed_only = request.isolation_level == _READ_COMMITTED
+    needed = min(request.min_bytes, max_bytes)
     deadline = asyncio.get_running_loop().time() + request.max_wait.total_seconds()
     reads: dict[NamedPartition, PartitionRead] = {}
     wanted, goes_on = begun.wanted, True
@@ -92,24 +108,18 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
             if partition not in reads:
                 reads[partition] = read = _read_of(node, partition, how, committed_only=committed_only)
                 await read.locate()
-        missing, there, known = min(request.min_bytes, max_bytes), 0, []
-        async for read in in_slices(reads.values()):
-            available = read.available
-            missing -= available
-            there += min(available, READ_BYTES)
-            # As in Apache Kafka, what does not exist is left out: a consumer waits for the other topics.
-            if read.code not in NOBODYS:
-                known.append(read.code)
+        counted = await _count(reads)
+        known = counted.codes
         resting = 0 if begun.session is None else len(begun.session.partitions) - len(reads)
-        if missing <= 0 or not goes_on or any(known) or not (known or resting > 0):
+        if counted.available >= needed or not goes_on or any(known) or not (known or resting > 0):
             break
         logs = [read.log for read in reads.values() if read.log is not None]
         listeners = [log.stable_listeners if committed_only else log.listeners for log in logs]
         if begun.session is not None:
             listeners.append(begun.session.listeners)
-        goes_on = await _wait(listeners, missing, deadline)
+        goes_on = await _wait(listeners, reads, needed, deadline)
         wanted = {} if begun.session is None else begun.session.to_read()
-    answers = await _read_all(reads, await header.room.take(min(there, max_bytes)))
+    answers = await _read_all(reads, await header.room.take(min(counted.at_once, max_bytes)))
     header.room.settle(sum(len(answer.records) for _, answer in answers))
     code, session_id, told = node.fetch_sessions.finish(begun, answers, node.clock())
     if code == codes.NONE and session_id != NO_SESSION:
@@ -180,16 +190,35 @@ async def _read_all(
     return answers
 
 
-async def _wait(listeners: Sequence[set[Callable[[int], None]]], missing: int, deadline: float) -> bool:
-    """Until so many bytes have come: whether they have."""
+async def _count(reads: dict[NamedPartition, PartitionRead]) -> _Counted:
+    available, at_once, known = 0, 0, []
+    async for read in in_slices(reads.values()):
+        there = read.available
+        available += there
+        at_once += min(there, READ_BYTES)
+        # As in Apache Kafka, what does not exist is left out: a consumer waits for the other topics.
+        if read.code not in NOBODYS:
+            known.append(read.code)
+    return _Counted(available, at_once, known)
+
+
+async def _wait(
+    listeners: Sequence[set[Callable[[int], None]]],
+    reads: dict[NamedPartition, PartitionRead],
+    needed: int,
+    deadline: float,
+) -> bool:
+    """Until so many bytes are there, or may be: whether they are."""
     loop = asyncio.get_running_loop()
     if loop.time() >= deadline:
         return False
-    arrival = _Arrival(missing)
+    arrival = _Arrival(needed)
     timeout = loop.call_at(deadline, arrival, 0)
     for each in listeners:
         each.add(arrival)
     try:
+        # Once more, now that it listens: what came while others had their turn would wake nobody.
+        arrival.count((await _count(reads)).available)
         return await arrival.is_enough
     finally:
         timeout.cancel()
