@@ -57,6 +57,8 @@ DRAIN_TIMEOUT_S = 5.0
 READ_BYTES = 256 * 1024
 """Of one connection at a time, into a buffer that all share: a new one for each read costs more than the rest of it.
 A larger request is read once there is memory for it."""
+LARGE_FRAME_BYTES = 8 * 1024 * 1024
+"""A larger request is decoded in a thread, one at a time: its records are copied, as they were when it came."""
 PIECE_BYTES = 512 * 1024
 """Of a large answer, written in a turn of the loop."""
 
@@ -295,6 +297,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _call(self, frame: bytes, place: _Answer) -> None:
         """A request that is not like one before."""
+        if len(frame) > LARGE_FRAME_BYTES:
+            self._hold_back_until(None, self._decode_aside(frame, place))
+            return
         try:
             call = self._decoded(frame, FEW_ITEMS)
         except TooManyItemsError:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane.broker import dispatch
+from keylane.broker import server as server_module
 from keylane.broker.config import BrokerConfig
 from keylane.broker.dispatch import load_apis
 from keylane.broker.node import Node
@@ -145,3 +146,29 @@ def test_who_has_no_connection_sees_a_result_through_to_its_end() -> None:
         return await dispatch.seen_through(prepared), await dispatch.seen_through(7)
 
     assert asyncio.run(whole()) == ("done", 7)
+
+
+def test_a_large_request_is_decoded_aside_and_what_came_behind_it_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "LARGE_FRAME_BYTES", 100)
+
+    async def scenario(server: BrokerServer, node: Node, address: tuple[str, int]) -> None:
+        reader, writer = await asyncio.open_connection(*address)
+        aside: list[object] = []
+        in_thread = server.in_thread
+
+        async def seen(work: Callable[[], Any]) -> Any:
+            aside.append(work)
+            return await in_thread(work)
+
+        monkeypatch.setattr(server, "in_thread", seen)
+        writer.write(produce_frame(1, MANY) + frame(18, 0, 2, b"") + produce_frame(3, 1))
+        assert [(await answer(reader))[0] for _ in range(3)] == [1, 2, 3]
+        assert aside
+        log = node.topics.log(TOPIC, 0)
+        assert log is not None
+        assert log.next_offset == MANY + 1
+        writer.close()
+
+    run(tmp_path, scenario)
