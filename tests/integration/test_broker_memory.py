@@ -174,7 +174,7 @@ def test_configs_of_many_resources_take_little_memory_and_hold_up_no_stop(tmp_pa
     with BrokerProcess(tmp_path / "data") as broker, ExitStack() as stack:
         crowd = Crowd(broker, b"", stack)
         before = peak_mb(broker.pid)
-        crowd.connect().sendall(describe_configs(100_000))
+        crowd.connect().sendall(describe_configs(300_000))
         other = crowd.connect()
         for _ in range(200):
             assert ask(other, VERSIONS)

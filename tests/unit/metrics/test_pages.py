@@ -12,6 +12,7 @@ import pytest
 
 from keylane.consumer.health import Health
 from keylane.errors import PeerError
+from keylane.metrics import pages
 from keylane.metrics.pages import EVERY_ADDRESS, MOST_CONNECTIONS, HealthServer, Page, PageServer
 
 has_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
@@ -84,6 +85,13 @@ def serving() -> list[threading.Thread]:
     return [one for one in threading.enumerate() if "process_request" in one.name]
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that says nothing is not ended for that before the test is over."""
+    monkeypatch.setattr(pages._Handler, "timeout", 60.0)
+
+
+@pytest.mark.usefixtures("patient")
 def test_silent_connections_take_a_bounded_number_of_threads_and_keep_nobody_out() -> None:
     before = len(serving())
     with HealthServer(Health, 0) as server, ExitStack() as connections:
@@ -97,9 +105,12 @@ def test_silent_connections_take_a_bounded_number_of_threads_and_keep_nobody_out
         for one in silent[: len(silent) - MOST_CONNECTIONS]:
             with suppress(ConnectionResetError):
                 assert one.recv(1) == b""
+        for thread in serving()[before:-MOST_CONNECTIONS]:
+            thread.join(10)  # what was told its client ends
         assert len(serving()) - before <= MOST_CONNECTIONS
 
 
+@pytest.mark.usefixtures("patient")
 def test_where_all_have_asked_one_more_is_closed() -> None:
     asked, done = threading.Semaphore(0), threading.Event()
 
