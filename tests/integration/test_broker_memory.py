@@ -140,6 +140,14 @@ def test_many_that_fetch_much(broker: BrokerProcess) -> None:
     assert served_meanwhile(broker, fetch(ANSWER_BYTES)) >= CLIENTS
 
 
+def test_a_client_that_takes_each_large_answer_is_read_from_again(broker: BrokerProcess) -> None:
+    with ExitStack() as stack:
+        one = Crowd(broker, b"", stack).connect()
+        ask(one, produced(MB))
+        for _ in range(20):
+            assert len(ask(one, fetch(MB))) > MB // 2
+
+
 def test_many_that_send_much(broker: BrokerProcess) -> None:
     assert served_meanwhile(broker, produced(REQUEST_BYTES)) >= CLIENTS
 

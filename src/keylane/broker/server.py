@@ -480,6 +480,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_closing:
             self._transport.close()
         self._next_turn()
+        self.regulate()
 
     def _follow_session(self) -> None:
         """Before a client has authenticated its requests are small; after it has failed there are none."""
