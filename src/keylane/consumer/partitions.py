@@ -1,10 +1,10 @@
 """The partitions of a consumer: `Partition`, one of them until it is revoked or lost; `Partitions`, all; `PollBound`.
 
 Each knows what is polled, what may start and what there is to commit. The bound on polled records is shared by all, and
-one stuck partition must not take it all: each may hold at most a share of what is free (the dynamic thresholds of
-Choudhury and Hahne, 1998), so a newcomer always finds room, however many are stuck. A partition over its threshold
-stops the poll for a moment; only if it is still over after that is it paused, because librdkafka throws away what it
-has prefetched of a paused partition.
+no partition must keep another one from its records: each has a part that nobody else takes, and may hold half of what
+is free of a part for all (the dynamic thresholds of Choudhury and Hahne, 1998). A partition over its threshold stops
+the poll for a moment, because librdkafka throws away what it has prefetched of a paused partition; where that moment is
+not enough, it is paused, so that the poll gets to what stands behind it.
 """
 
 from __future__ import annotations
@@ -319,13 +319,27 @@ class Partition:
         return f"Partition({self.name[0]}-{self.name[1]}, epoch {self.epoch}, base {self.tracker.base})"
 
 
-PAUSE_AFTER_S = 0.2
-"""How long the poll may stand still before partitions are paused. Rebalances wait as long."""
+STILL_S = 0.1
+"""How long the poll may stand still before partitions are paused: quick handlers get through half a threshold in less.
+Rebalances wait as long."""
+
+SLOW_S = 1.0
+"""For how long, once that was not enough, partitions over their thresholds are paused at once."""
+
+ALL_STILL_S = 1.0
+"""How long the poll may stand still while every partition has enough. librdkafka takes up to a second to fetch again
+once all are paused; but a poll serves the client's callbacks, too."""
+
+OWN_SHARE = 0.5
+"""Of the bound: it is divided equally, and each partition may always hold its part. Where it is the only one assigned,
+that may hold the whole bound."""
+
+COMMON_SHARE = 0.4
+"""Of the bound: for what partitions hold beyond that. What is left of the bound stays free, so that a poll brings more
+than single records."""
 
 FREE_SHARE = 0.5
-"""How much of what is free one partition may hold: alone among idle ones a third of the bound; of k stuck ones, each
-leaves some three fifths of what was free before (polls overshoot). A partition that is the only one assigned may hold
-the whole bound."""
+"""How much of what is free of the common share one partition may hold."""
 
 RELAXED = 0.5
 """A partition that was over its threshold is let in again at this share of it: pausing is not cheap."""
@@ -333,6 +347,13 @@ RELAXED = 0.5
 POLL_SHARE = 8
 """One poll takes at most one in so many of the free records, so that it cannot carry a partition far over its
 threshold."""
+
+LEAST_POLL = 100
+"""But at least one in so many of the bound, while as many are free."""
+
+EQUAL_PARTS = 2
+"""Where less than half of the bound is free, a poll takes at most so many equal parts of it: what it brings is often of
+one partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,17 +369,39 @@ class PollPlan:
 class PollBound:
     """Decides the poll's credit, and which partitions are paused, from what is buffered."""
 
-    __slots__ = ("_limit", "_over", "_partitions", "_paused", "_still_since")
+    __slots__ = (
+        "_at_end",
+        "_ending",
+        "_large",
+        "_limit",
+        "_over",
+        "_partitions",
+        "_paused",
+        "_slow_until",
+        "_still_since",
+        "_still_until",
+    )
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         """Records; it moves with their size."""
-        self._partitions = 0
-        """How many are assigned."""
+        self._partitions = 1
+        """How many are assigned; at least one."""
+        self._large: set[Partition] = set()
+        """Those that hold more than their own part."""
         self._over: set[Partition] = set()
+        """Those that went over their threshold, until they are relaxed or paused."""
         self._paused: set[Partition] = set()
+        self._at_end: set[Partition] = set()
+        """Those that have nothing left to poll. They are paused, and never resumed."""
+        self._ending: set[Partition] = set()
+        """Those of them that are still to be paused."""
         self._still_since: float | None = None
-        """Since when a partition over its threshold has kept the poll from running."""
+        """Since when partitions over their threshold have kept the poll from running."""
+        self._still_until = 0.0
+        """When that is looked at again."""
+        self._slow_until = 0.0
+        """Until when standing still is taken not to help."""
 
     def resize(self, limit: int) -> None:
         """So many records may be buffered from now on."""
@@ -366,57 +409,81 @@ class PollBound:
 
     def share_among(self, partitions: int) -> None:
         """So many are assigned."""
-        self._partitions = partitions
+        self._partitions = max(1, partitions)
 
-    def polled(self, partition: Partition, buffered: int) -> None:
-        """A batch of `partition` was taken in; `buffered` is the total after it."""
-        pending = partition.tracker.pending
-        if not partition.is_poll_paused and (
-            partition.reached_end or (pending and pending >= self._threshold(buffered))
-        ):
-            self._over.add(partition)
+    def polled(self, partition: Partition) -> None:
+        """A batch of `partition` was taken in."""
+        if partition.reached_end and partition not in self._at_end:
+            self._at_end.add(partition)
+            self._ending.add(partition)
+        if partition.tracker.pending > self._own_part:
+            self._large.add(partition)
 
     def forget(self, partition: Partition) -> None:
-        self._over.discard(partition)
-        self._paused.discard(partition)
+        for some in (self._large, self._over, self._paused, self._at_end, self._ending):
+            some.discard(partition)
 
     def plan(self, buffered: int, now: float) -> PollPlan:
-        credit = max(1, (self._limit - buffered) // POLL_SHARE)
-        if not self._over and not self._paused:
+        credit = self._credit(self._limit - buffered)
+        if not (self._large or self._paused or self._ending):
             return PollPlan(credit)
-        relaxed = self._threshold(buffered) * RELAXED
-        self._over = {one for one in self._over if one.reached_end or one.tracker.pending > relaxed}
-        resume = tuple(one for one in self._paused if not one.reached_end and one.tracker.pending <= relaxed)
-        pause = tuple(one for one in self._over if one.reached_end)
-        if len(pause) == len(self._over):
+        threshold = self._threshold()
+        relaxed = threshold * RELAXED
+        self._over |= {one for one in self._large - self._paused if one.tracker.pending >= threshold}
+        self._over = {one for one in self._over - self._at_end if one.tracker.pending > relaxed}
+        self._paused -= self._at_end
+        resume = {one for one in self._paused if one.tracker.pending <= relaxed}
+        pause, self._ending = self._ending, set()
+        if not self._over:
             self._still_since = None
+        elif self._stands_still(now):
+            credit = 0
         else:
-            if self._still_since is None:
-                self._still_since = now
-            if now < self._still_since + PAUSE_AFTER_S:
-                credit = 0
-            else:
-                self._still_since = None
-                pause = tuple(self._over)
-        self._move(pause, resume)
-        return PollPlan(credit, pause, resume)
-
-    def _threshold(self, buffered: int) -> float:
-        """How much one partition may hold."""
-        return self._limit if self._partitions == 1 else max(0, self._limit - buffered) * FREE_SHARE
-
-    def _move(self, pause: tuple[Partition, ...], resume: tuple[Partition, ...]) -> None:
+            pause |= self._over
+            self._paused |= self._over
+            self._over, self._still_since = set(), None
+        self._paused -= resume
         for one in pause:
             one.pause_poll(is_paused=True)
         for one in resume:
             one.pause_poll(is_paused=False)
-        self._paused.update(one for one in pause if not one.reached_end)  # the others never resume
-        self._paused.difference_update(resume)
-        self._over.difference_update(pause)
+        return PollPlan(credit, tuple(pause), tuple(resume))
+
+    def _credit(self, free: int) -> int:
+        credit = max(free // POLL_SHARE, min(free, self._limit // LEAST_POLL))
+        if free < self._limit // 2:
+            credit = min(credit, EQUAL_PARTS * self._limit // self._partitions)
+        return max(1, credit)
+
+    @property
+    def _own_part(self) -> float:
+        return self._limit * OWN_SHARE / self._partitions
+
+    def _threshold(self) -> float:
+        """How much one partition may hold."""
+        if self._partitions == 1:
+            return self._limit
+        own = self._own_part
+        self._large = {one for one in self._large if one.tracker.pending > own}
+        taken = sum(one.tracker.pending - own for one in self._large)
+        return own + max(0, self._limit * COMMON_SHARE - taken) * FREE_SHARE
+
+    def _stands_still(self, now: float) -> bool:
+        """Whether the poll waits for those over their threshold; if not, they are to be paused."""
+        if self._still_since is None:
+            self._still_since = now
+        others = self._partitions - len(self._over | self._paused | self._at_end)
+        self._still_until = self._still_since + (STILL_S if others else ALL_STILL_S)
+        if others and now < self._slow_until:
+            return False
+        if now < self._still_until:
+            return True
+        self._slow_until = now + SLOW_S
+        return False
 
     def next_check(self) -> float | None:
         """When `plan` has something new to decide even if nothing happens."""
-        return None if self._still_since is None else self._still_since + PAUSE_AFTER_S
+        return None if self._still_since is None else self._still_until
 
 
 FIRST_CREDIT = 500
@@ -607,7 +674,7 @@ class Partitions:
 
     def _moved(self, partition: Partition) -> None:
         self.uncommitted = True  # gaps, and records that were complete already, move the base
-        self._bound.polled(partition, self.buffered)
+        self._bound.polled(partition)
 
     def _changed(self) -> None:
         self._bound.share_among(len(self.open))

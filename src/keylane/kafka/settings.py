@@ -135,6 +135,9 @@ CONSUMER_DEFAULTS: dict[str, Any] = CHECKED | {
     "fetch.queue.backoff.ms": 20,
     # What is prefetched of a partition is thrown away when it is paused; the default of 100,000 makes that expensive.
     "queued.min.messages": 20_000,
+    # librdkafka hands out an answer's records partition by partition. With its default of 1 MB that is 10,000 small
+    # records of one, and the others wait behind them.
+    "max.partition.fetch.bytes": 100_000,
     "client.id": "keylane",
 }
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from keylane.consumer.partitions import PAUSE_AFTER_S, PollBound
+from keylane.consumer.partitions import ALL_STILL_S, OWN_SHARE, SLOW_S, STILL_S, PollBound
 from keylane.flow.admission import (
     AHEAD_S,
     BELIEVED,
@@ -50,12 +50,12 @@ class Parts:
 
     def poll(self, index: int, records: int) -> None:
         self.parts[index].tracker.pending += records
-        self.bound.polled(cast("Any", self.parts[index]), self.buffered)
+        self.bound.polled(cast("Any", self.parts[index]))
 
     def plan(self, now: float) -> tuple[int, list[int], list[int]]:
         plan = self.bound.plan(self.buffered, now)
-        index = self.parts.index
-        return plan.credit, [index(cast("Any", p)) for p in plan.pause], [index(cast("Any", p)) for p in plan.resume]
+        pause, resume = ([self.parts.index(cast("Any", one)) for one in some] for some in (plan.pause, plan.resume))
+        return plan.credit, sorted(pause), sorted(resume)
 
 
 def test_the_credit_is_a_share_of_what_is_free() -> None:
@@ -65,27 +65,67 @@ def test_the_credit_is_a_share_of_what_is_free() -> None:
     assert parts.plan(0.0) == (9, [], [])
 
 
+def test_where_little_is_free_a_poll_brings_no_more_than_two_equal_parts() -> None:
+    parts = Parts(1_000, 100)
+    assert parts.plan(0.0)[0] == 125
+    for index in range(60):
+        parts.poll(index, 10)
+    assert parts.plan(0.0)[0] == 20
+
+
 def test_a_partition_over_its_threshold_stops_the_poll_and_is_paused_only_if_it_stays_over() -> None:
     parts = Parts(100, 2)
-    parts.poll(0, 40)  # more than half of the 60 that are free
+    parts.poll(0, 45)  # its own part of 25, and half of the common 40
     assert parts.plan(1.0) == (0, [], [])
-    assert parts.bound.next_check() == 1.0 + PAUSE_AFTER_S
-    assert parts.plan(1.0 + PAUSE_AFTER_S) == (7, [0], [])
+    assert parts.bound.next_check() == 1.0 + STILL_S
+    assert parts.plan(1.0 + STILL_S) == (6, [0], [])
     assert parts.bound.next_check() is None
 
 
 def test_a_partition_that_flows_is_not_paused() -> None:
     parts = Parts(100, 2)
-    parts.poll(0, 40)
+    parts.poll(0, 45)
     assert parts.plan(1.0)[0] == 0
     parts.parts[0].tracker.pending = 15
-    assert parts.plan(1.1) == (10, [], [])
+    assert parts.plan(1.05) == (10, [], [])
     assert parts.bound.next_check() is None
+
+
+def test_where_standing_still_did_not_help_the_next_ones_are_paused_at_once() -> None:
+    parts = Parts(100, 4)
+    parts.poll(0, 40)
+    parts.plan(1.0)
+    slow = 1.0 + STILL_S
+    assert parts.plan(slow)[1] == [0]
+    parts.poll(1, 30)
+    assert parts.plan(slow)[1] == [1], "nobody waits for it"
+    parts.poll(2, 20)
+    assert parts.plan(slow + SLOW_S)[:2] == (0, []), "handlers may be quick by now"
+
+
+def test_nobody_is_paused_while_every_partition_has_enough() -> None:
+    parts = Parts(100, 2)
+    parts.poll(0, 45)
+    parts.poll(1, 40)
+    assert parts.plan(1.0) == (0, [], [])
+    assert parts.plan(1.0 + 2 * STILL_S) == (0, [], [])
+    assert parts.bound.next_check() == 1.0 + ALL_STILL_S
+    assert parts.plan(1.0 + ALL_STILL_S)[:2] == (1, [0, 1]), "the client's callbacks are to be served"
+
+
+def test_one_that_runs_short_has_the_others_paused() -> None:
+    parts = Parts(100, 2)
+    parts.poll(0, 45)
+    parts.poll(1, 40)
+    parts.plan(1.0)
+    parts.parts[1].tracker.pending = 10
+    credit, pause, _ = parts.plan(1.5)
+    assert (credit > 0, pause) == (True, [0])
 
 
 def test_a_paused_partition_is_resumed_well_below_its_threshold() -> None:
     parts = Parts(100, 2)
-    parts.poll(0, 40)
+    parts.poll(0, 45)
     parts.plan(1.0)
     parts.plan(2.0)
     parts.parts[0].tracker.pending = 30
@@ -105,7 +145,7 @@ def test_the_only_partition_may_hold_the_whole_bound() -> None:
 
 
 @pytest.mark.parametrize("hogs", [1, 2, 5, 10])
-def test_stuck_partitions_always_leave_room_for_another(hogs: int) -> None:
+def test_stuck_partitions_leave_the_others_their_own_part(hogs: int) -> None:
     parts = Parts(1_000, hogs + 1)
     now = 0.0
     for index in range(hogs):  # the worst case: one after the other
@@ -113,10 +153,10 @@ def test_stuck_partitions_always_leave_room_for_another(hogs: int) -> None:
             credit, _, _ = parts.plan(now)
             if credit and not parts.parts[index].is_poll_paused:
                 parts.poll(index, credit)
-            now += PAUSE_AFTER_S
+            now += STILL_S
     assert all(part.is_poll_paused for part in parts.parts[:hogs])
-    free = 1_000 - parts.buffered
-    assert free >= 1_000 * 0.55**hogs
+    assert 1_000 - parts.buffered >= 1_000 * OWN_SHARE / (hogs + 1)
+    assert parts.parts[hogs - 1].tracker.pending >= 1_000 * OWN_SHARE / (hogs + 1)
     assert parts.plan(now)[0] > 0
 
 
@@ -132,7 +172,7 @@ def test_the_smallest_bound_still_lets_every_partition_have_a_record() -> None:
 def test_a_partition_at_its_ending_offset_is_paused_at_once_and_stays_so() -> None:
     parts = Parts(100, 2)
     parts.parts[1].reached_end = True
-    parts.bound.polled(cast("Any", parts.parts[1]), 0)
+    parts.bound.polled(cast("Any", parts.parts[1]))
     assert parts.plan(0.0) == (12, [1], [])
     assert parts.plan(9.0) == (12, [], [])
 
@@ -141,7 +181,7 @@ def test_partitions_at_their_ends_are_not_looked_at_in_each_turn() -> None:
     parts = Parts(100, 1_000)
     for part in parts.parts[1:]:
         part.reached_end = True
-        parts.bound.polled(cast("Any", part), 0)
+        parts.bound.polled(cast("Any", part))
     assert len(parts.plan(0.0)[1]) == 999
     for part in parts.parts[1:]:
         del part.reached_end  # whoever asks now fails

@@ -1,0 +1,58 @@
+"""Partitions with a backlog each get on as fast as their handlers allow, whatever the others have."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keylane.consumer.partitions import STILL_S, PollBound
+from kit.simulated_fetches import Part, run
+
+
+@pytest.mark.parametrize(
+    ("partitions", "record_bytes", "least"), [(10, 80, 0.95), (100, 400, 0.95), (100, 80, 0.85), (1_000, 4_000, 0.75)]
+)
+def test_full_partitions_of_few_keys_run_side_by_side(partitions: int, record_bytes: int, least: float) -> None:
+    each, most = 100_000 // record_bytes, 4_000_000 // record_bytes
+    seen = run([400_000 // partitions * 10] * partitions, each=each, most=most)
+    assert seen.filled >= least, seen
+    assert seen.most_buffered <= 20_000 + partitions, seen
+
+
+@pytest.mark.parametrize("partitions", [10, 100])
+def test_a_newcomer_waits_for_nobody_s_backlog(partitions: int) -> None:
+    log_ends = [400_000 // rank for rank in range(1, partitions)]
+    seen = run([*log_ends, 0], each=250, most=10_000, newcomer_at=3.0)
+    assert seen.waited_s is not None
+    assert seen.waited_s <= 0.5, seen
+
+
+@given(
+    st.integers(1, 2_000),
+    st.integers(1, 12),
+    st.lists(st.tuples(st.integers(0, 11), st.floats(0, 1), st.floats(0, 0.2)), max_size=200),
+)
+def test_whatever_is_polled_the_buffer_keeps_its_bound(
+    limit: int, count: int, polls: list[tuple[int, float, float]]
+) -> None:
+    """Each poll brings all that it may, of one partition; then a share of that partition's records is through."""
+    bound = PollBound(limit)
+    bound.share_among(count)
+    parts = [Part(number, 0) for number in range(count)]
+    now = 0.0
+    for number, share, passes_s in polls:
+        now += passes_s
+        part = parts[number % count]
+        credit = bound.plan(sum(one.tracker.pending for one in parts), now).credit
+        if credit and not part.is_poll_paused:
+            part.tracker.pending += credit
+            bound.polled(cast("Any", part))
+        assert sum(one.tracker.pending for one in parts) <= limit + count
+        part.tracker.pending -= int(part.tracker.pending * share)
+    for part in parts:
+        part.tracker.pending = 0
+    bound.plan(0, now + STILL_S)
+    assert not any(part.is_poll_paused for part in parts), "those that have nothing left are read on"
