@@ -97,6 +97,12 @@ class Client:
         takes_s = ROUND_TRIP_S + (self._most - left) * RECORD_S if answer else HELD_BACK_S
         self._answer, self._answer_at = answer, now + takes_s
 
+    def arrived(self, now: float) -> None:
+        """A record was produced: a question that is held back has its answer."""
+        if self._answer == []:
+            self._answer = None
+            self._ask(now)
+
     def pause(self, part: Part) -> None:
         kept = [one for one in self._queue if one[0] is not part]
         self._queue = deque(kept)
@@ -126,6 +132,8 @@ class Seen:
     most_buffered: int
     waited_s: float | None
     """How long the newcomer waited for its start."""
+    starved: int
+    """Partitions that have records, none of which ran."""
 
 
 def run(
@@ -142,6 +150,7 @@ def run(
         now = turn * TURN_S
         if newcomer_at is not None and turn == int(newcomer_at / TURN_S):
             parts[-1].log_end += 1
+            client.arrived(now)
         client.fetch(now)
         while calls and calls[0][0] <= now:
             _, part, count = calls.popleft()
@@ -169,4 +178,5 @@ def run(
         could += sum(min(keys, part.log_end - part.done) for part in parts)
     began_at = parts[-1].began_at
     waited_s = None if newcomer_at is None or began_at is None else began_at - newcomer_at
-    return Seen(ran / could, most_buffered, waited_s)
+    starved = sum(part.began_at is None for part in parts if part.log_end)
+    return Seen(ran / max(could, 1), most_buffered, waited_s, starved)

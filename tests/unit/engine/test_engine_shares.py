@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keylane.consumer.partitions import STILL_S, PollBound
@@ -28,6 +28,14 @@ def test_a_newcomer_waits_for_nobody_s_backlog(partitions: int) -> None:
     seen = run([*log_ends, 0], each=250, most=10_000, newcomer_at=3.0)
     assert seen.waited_s is not None
     assert seen.waited_s <= 0.5, seen
+
+
+@settings(max_examples=100)
+@given(st.lists(st.integers(0, 50_000), min_size=1, max_size=60), st.integers(10, 1_300))
+def test_no_partition_with_records_starves(log_ends: list[int], each: int) -> None:
+    seen = run(log_ends, each=each, seconds=1.5)
+    assert seen.starved == 0, seen
+    assert seen.most_buffered <= 20_000 + len(log_ends), seen
 
 
 @given(
