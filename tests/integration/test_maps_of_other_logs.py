@@ -210,7 +210,7 @@ def test_a_running_members_edit_keeps_it_too(stage: Stage) -> None:
 
 # --- logs that are others ---
 
-NOT_ASKED = {"sasl.oauthbearer.config": "unknown to keylane's own client"}
+NOT_ASKED = {"sasl.oauthbearer.scope": "unknown to keylane's own client"}
 """A login that only librdkafka has: brokers cannot be asked, and the records tell."""
 BOTH_WAYS = pytest.mark.parametrize("login", [{}, NOT_ASKED], ids=["asked", "read"])
 

@@ -58,11 +58,13 @@ class Tokens:
         self._config = config
         self._message = b""
         self._used_until_s = 0.0
+        self._is_new = False
 
     def message(self) -> bytes:
         """Of a client. Raises `LoginError` when there is no token."""
         now = time.time()
-        if now >= self._used_until_s:
+        self._is_new = now >= self._used_until_s
+        if self._is_new:
             try:
                 token, ends_s, *others = self._function(self._config)
                 self._used_until_s = now + USED_OF_LIFE * (ends_s - now)
@@ -72,6 +74,12 @@ class Tokens:
                 name = f"={self._function.name}" if isinstance(self._function, TokenFunction) else ""
                 raise LoginError(f"{SETTING}{name} gave no token: {line_of(error)}") from None
         return self._message
+
+    def refused(self, text: str) -> Exception:
+        """What to raise: `LoginError` for a token that was new, and `ConnectionError` for one that may have ended on
+        its way: whoever tries again gets a new one."""
+        self._used_until_s = 0.0
+        return (LoginError if self._is_new else ConnectionError)(f"the broker does not take the token: {text}")
 
 
 class Login(NamedTuple):
@@ -143,12 +151,12 @@ def exchange(login: Login, nonce: str | None = None) -> Generator[bytes, bytes, 
     """The client's messages of a SASL exchange; sent back is what the broker answers to each.
 
     Raises `LoginError` for a broker that does not know the password itself, or answers something else, and for a token
-    that there is not, or that the broker does not take.
+    that there is not, or that the broker does not take; `ConnectionError` for one that may just have ended.
     """
     assert login.mechanism is not None
     if login.tokens is not None:
         if refusal := (yield login.tokens.message()):
-            raise LoginError(f"the broker does not take the token: {refusal.decode(errors='replace')}")
+            raise login.tokens.refused(refusal.decode(errors="replace"))
         return
     if login.mechanism == "PLAIN":
         yield f"\0{login.username}\0{login.password}".encode()

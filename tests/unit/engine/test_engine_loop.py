@@ -150,8 +150,10 @@ def test_a_limit_of_centuries_is_none(option: str) -> None:
 @pytest.mark.parametrize("question", [Loop.snapshot, Loop.work, lambda loop: loop.answers(WAIT_S)])
 def test_a_function_that_the_loop_calls_may_ask_it(question: Callable[[Loop], Any]) -> None:
     answers: list[Any] = []
+    entered = threading.Event()
 
     def delay_ms(*_: Any) -> int:
+        entered.wait(WAIT_S)
         answers.append(question(engine.loop))
         return 0
 
@@ -162,6 +164,7 @@ def test_a_function_that_the_loop_calls_may_ask_it(question: Callable[[Loop], An
     with FakeEngine(pipeline(Seen(work), **options), broker(1), ending_offsets={T0: 1}) as engine:
         rescue = threading.Timer(WAIT_S / 2, engine.loop.ended.set)  # a loop that waits for itself waits for ever
         rescue.start()
+        entered.set()
         assert ended(engine) is None
         waited = not rescue.is_alive()
         rescue.cancel()

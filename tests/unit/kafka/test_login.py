@@ -116,6 +116,21 @@ def test_a_token_that_there_is_not_or_that_is_not_taken() -> None:
         next(exchange(login_of(TOKENS | {"oauth_cb": lambda _: None})))
 
 
+def test_a_token_that_has_ended_on_its_way_goes_for_a_new_one() -> None:
+    """The broker's clock, or a busy machine: its last fifth was too little."""
+    made = iter(("first", "second"))
+    login = login_of(TOKENS | {"oauth_cb": lambda _: (next(made), time.time() + 60)})
+    assert list(exchange(login))
+    again = exchange(login)
+    next(again)
+    with pytest.raises(ConnectionError, match="does not take the token"):
+        again.send(b'{"status":"invalid_token"}')
+    new = exchange(login)
+    assert b"second" in next(new)
+    with pytest.raises(LoginError):
+        new.send(b'{"status":"invalid_token"}')
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
