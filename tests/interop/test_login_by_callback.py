@@ -26,7 +26,7 @@ EACH = 50
 def token(_config: str) -> tuple[str, float]:
     """An unsecured JSON Web Token, and when it ends."""
     until_s = time.time() + 3_600
-    claims = ({"alg": "none"}, {"sub": TOKEN_USER, "iat": time.time(), "exp": until_s})
+    claims = ({"alg": "none"}, {"sub": TOKEN_USER, "iat": int(time.time()), "exp": until_s})
     parts = [base64.urlsafe_b64encode(json.dumps(one).encode()).decode().rstrip("=") for one in claims]
     return ".".join([*parts, ""]), until_s
 

@@ -27,7 +27,7 @@ import base64, json, os, time
 
 def token(config):
     ends = time.time() + {life}
-    claims = ({{"alg": "none"}}, {{"sub": "admin", "iat": time.time(), "exp": ends}})
+    claims = ({{"alg": "none"}}, {{"sub": "admin", "iat": int(time.time()), "exp": ends}})
     parts = [base64.urlsafe_b64encode(json.dumps(one).encode()).decode().rstrip("=") for one in claims]
     with open({calls!r}, "a") as calls:
         calls.write(f"{{os.getpid()}}\\n")
