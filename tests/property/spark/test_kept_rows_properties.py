@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -39,6 +39,9 @@ from pyspark.testing.objects import ExamplePoint, ExamplePointUDT
 
 from keylane.spark.structured.kept_rows import KeptOutputs
 from keylane.spark.structured.rows import RowWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 OLD, FAR = datetime(1700, 1, 1), datetime(2200, 1, 1)  # noqa: DTZ001 - as Spark's functions have them
 
@@ -113,14 +116,25 @@ def same(writer: RowWriter, rows: list[tuple[Any, ...]], again: list[tuple[Any, 
     assert str(first.to_pylist()) == str(second.to_pylist())
 
 
-@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Asia/Kolkata"])
-def test_the_hour_that_comes_twice_is_told_apart(
-    zone: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+def test_nulls_without_a_type_in_a_struct_are_kept() -> None:
+    inner = StructType([StructField("day", DateType()), StructField("none", ArrayType(NullType()))])
+    schema, rows = StructType([StructField("of", inner)]), [((date(2026, 1, 2), [None, None]),), (None,)]
+    outputs = KeptOutputs(schema, None)
+    same(RowWriter(schema), rows, outputs.again(outputs.kept(rows)))
+
+
+@pytest.fixture(params=["Europe/Berlin", "America/New_York", "Asia/Kolkata"])
+def _zone(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", request.param)
+        time.tzset()
+        yield
+    time.tzset()  # of what TZ was before
+
+
+@pytest.mark.usefixtures("_zone")
+def test_the_hour_that_comes_twice_is_told_apart() -> None:
     """To Spark's own converters, which make local times, it is not."""
-    request.addfinalizer(time.tzset)
-    monkeypatch.setenv("TZ", zone)
-    time.tzset()
     schema = StructType([StructField("at", TimestampType()), StructField("some", ArrayType(TimestampType()))])
     spring, autumn = datetime(2026, 3, 8, tzinfo=UTC), datetime(2026, 10, 24, tzinfo=UTC)
     half_hours = [begin + timedelta(minutes=30 * number) for begin in (spring, autumn) for number in range(1_200)]

@@ -57,12 +57,13 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def as_numbers(column: pa.Array, *, texts: bool = False) -> pa.Array:
-    """The column with its times as numbers, and with `texts` its strings as bytes; nothing is copied."""
+    """The column with its times as numbers, and with `texts` its strings as bytes; nothing is copied but nulls without
+    a type."""
     there = column.type
     kind = _numbers_of(there, texts=texts)
     if kind is there:
         return column
-    return column.cast(kind) if "null" in str(kind) else column.view(kind)  # views of nulls in structs are broken
+    return column.cast(kind) if "null" in str(there) else column.view(kind)
 
 
 def _numbers_of(kind: pa.DataType, *, texts: bool) -> pa.DataType:
@@ -74,6 +75,8 @@ def _numbers_of(kind: pa.DataType, *, texts: bool) -> pa.DataType:
         return pa.int64()
     if is_.is_date32(kind):
         return pa.int32()
+    if is_.is_null(kind):  # in structs, views of them and casts of their lists make broken arrays
+        return pa.int8()
     if texts and (is_.is_string(kind) or is_.is_large_string(kind)):
         return pa.binary() if is_.is_string(kind) else pa.large_binary()
     if is_.is_list(kind) or is_.is_large_list(kind):
