@@ -44,6 +44,33 @@ Named = tuple[str, tuple[Any, ...]]
 """A topic, and what is said of each of its partitions, the number of it first."""
 
 
+def topics_of(
+    api: str,
+    version: int,
+    entities: tuple[str, str],
+    fields: tuple[str, ...],
+    named: Iterable[Named],
+    *,
+    topic: str = "name",
+    **same: Any,
+) -> tuple[Any, ...]:
+    """A request's topics, with their partitions: `entities` are kio's names of both, `fields` take what is said of each
+    partition, and `same` is said of all."""
+    of_topic, of_partition = entities
+    return tuple(
+        part(
+            api,
+            version,
+            of_topic,
+            **{topic: name},
+            partitions=tuple(
+                part(api, version, of_partition, **dict(zip(fields, one, strict=True)), **same) for one in partitions
+            ),
+        )
+        for name, partitions in named
+    )
+
+
 def rows(found: Iterable[Any], *fields: str, topic: str = "name", partitions: str = "partitions") -> Counter[Any]:
     """Topic and these fields of each partition in an answer, and how often."""
     return Counter(
@@ -57,16 +84,8 @@ def test_list_offsets_refuses_the_partition_once(client: ProtocolClient) -> None
     a, b = create_topic(client), create_topic(client)
 
     def asked(version: int, *named: Named) -> Counter[Any]:
-        topics = tuple(
-            part(
-                "list_offsets", version, "ListOffsetsTopic", name=topic,
-                partitions=tuple(
-                    part("list_offsets", version, "ListOffsetsPartition", partition_index=one, timestamp=when)
-                    for one, when in partitions
-                ),
-            )
-            for topic, partitions in named
-        )  # fmt: skip
+        entities = ("ListOffsetsTopic", "ListOffsetsPartition")
+        topics = topics_of("list_offsets", version, entities, ("partition_index", "timestamp"), named)
         values = {"replica_id": -1, "isolation_level": 0, "timeout": MINUTE}
         answer = ask(client, "list_offsets", version, **values, topics=topics)
         names = [one.name for one in answer.topics]
@@ -90,16 +109,8 @@ def test_fetch_gives_the_partition_once(client: ProtocolClient) -> None:
     a, b = create_topic(client), create_topic(client)
 
     def fetched(version: int, *named: Named) -> Counter[Any]:
-        topics = tuple(
-            part(
-                "fetch", version, "FetchTopic", topic=topic,
-                partitions=tuple(
-                    part("fetch", version, "FetchPartition", partition=one, fetch_offset=offset, partition_max_bytes=99)
-                    for one, offset in partitions
-                ),
-            )
-            for topic, partitions in named
-        )  # fmt: skip
+        entities, fields = ("FetchTopic", "FetchPartition"), ("partition", "fetch_offset")
+        topics = topics_of("fetch", version, entities, fields, named, topic="topic", partition_max_bytes=99)
         extra = {"session_epoch": -1, "forgotten_topics_data": ()}
         answer = ask(client, "fetch", version, **FETCH, **extra, topics=topics)
         return rows(answer.responses, "partition_index", "error_code", topic="topic")
@@ -166,16 +177,8 @@ def test_records_are_deleted_up_to_the_last_offset(client: ProtocolClient) -> No
         client.receive()
 
     def deleted(version: int, *named: Named) -> Counter[Any]:
-        topics = tuple(
-            part(
-                "delete_records", version, "DeleteRecordsTopic", name=topic,
-                partitions=tuple(
-                    part("delete_records", version, "DeleteRecordsPartition", partition_index=one, offset=offset)
-                    for one, offset in partitions
-                ),
-            )
-            for topic, partitions in named
-        )  # fmt: skip
+        entities = ("DeleteRecordsTopic", "DeleteRecordsPartition")
+        topics = topics_of("delete_records", version, entities, ("partition_index", "offset"), named)
         answer = client.ask("delete_records", version, topics=topics, timeout=MINUTE)
         return rows(answer.topics, "partition_index", "error_code", "low_watermark")
 
@@ -196,19 +199,9 @@ def test_the_last_offset_that_is_committed_holds(client: ProtocolClient, version
     find_group(client, group)
 
     def commits(*named: Named) -> Counter[Any]:
-        topics = tuple(
-            part(
-                "offset_commit", version, "OffsetCommitRequestTopic", name=topic,
-                partitions=tuple(
-                    part(
-                        "offset_commit", version, "OffsetCommitRequestPartition", partition_index=one,
-                        committed_offset=offset, committed_leader_epoch=-1, committed_metadata=metadata,
-                    )
-                    for one, offset, metadata in partitions
-                ),
-            )
-            for topic, partitions in named
-        )  # fmt: skip
+        entities = ("OffsetCommitRequestTopic", "OffsetCommitRequestPartition")
+        fields = ("partition_index", "committed_offset", "committed_metadata")
+        topics = topics_of("offset_commit", version, entities, fields, named, committed_leader_epoch=-1)
         answer = ask(
             client, "offset_commit", version, group_id=group, generation_id_or_member_epoch=-1, member_id="",
             group_instance_id=None, retention_time=datetime.timedelta(days=1), topics=topics,

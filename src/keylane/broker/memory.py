@@ -68,7 +68,7 @@ class SharedMemory:
         """How much of `most` bytes this share is given; 0: it waits in line until there is room for `least`."""
         room = most if self._limit < 0 else min(most, self._limit - self.held)
         is_first = not self._line or next(iter(self._line)) is share
-        waits = self._taking is not None if most > LARGE_BYTES else False
+        waits = most > LARGE_BYTES and self._taking is not None
         if waits or not is_first or (room < min(least, most) and self._shares):
             self._line[share] = None
             return 0
