@@ -126,7 +126,7 @@ def test_a_member_without_an_assignment_yet_is_not_ready_where_that_is_asked_for
     """It would be without: for the one reason, the answer has no other one."""
     servers, times = broker.bootstrap_servers, {"session.timeout.ms": 6_000}
     kafka: dict[str, Any] = {"bootstrap.servers": servers, "group.id": "g", **times}
-    with Member(kafka=kafka, topic=TOPIC, ledger=str(tmp_path / "ledger")) as child:
+    with Member(kafka=kafka, topic=TOPIC, ledger=str(tmp_path / "ledger"), ends=False) as child:
         until(lambda: any(one.assignment for one in Admin(kafka).describe_group("g").members), "it is a member")
         child.kill()  # the group waits for it
     watched = Watched(servers, "g", nothing, ready_when_assigned=True, kafka=times)

@@ -171,12 +171,11 @@ def test_a_group_with_members_is_refused(
 ) -> None:
     there = Stage(servers.log, "alive", servers.bootstrap)
     there.create(1)
-    with Member(kafka=there.kafka, topic=there.topic, ledger=str(tmp_path / "one")) as member:
+    with Member(kafka=there.kafka, topic=there.topic, ledger=str(tmp_path / "one"), ends=False):
         until(lambda: bool(there.admin.describe_group(there.group).members), "it has joined")
         line = refused(capsys, arguments(there, servers, "--execute"))
         assert f"at the offset servers ({servers.bootstrap})" in line
         assert "1 members" in line
-        member.end()
 
 
 def test_brokers_in_the_place_of_offset_servers_are_refused(

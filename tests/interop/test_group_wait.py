@@ -67,7 +67,7 @@ def test_a_member_that_is_stopped_while_it_joins_leaves_no_ghost(
     stage = Stage(bootstrap, f"ghost-{strategy}")
     stage.create(2)
     kafka = stage.kafka | {"session.timeout.ms": 30_000, "partition.assignment.strategy": strategy}
-    with Member(kafka=kafka, topic=stage.topic, ledger=str(tmp_path / "ledger"), slow=[], hold_s=60) as child:
+    with Member(kafka=kafka, topic=stage.topic, ledger=str(tmp_path / "ledger"), ends=False) as child:
         until(lambda: any(one.assignment for one in stage.admin.describe_group(stage.group).members), "it is a member")
         (dead,) = stage.admin.describe_group(stage.group).members
         child.kill()
