@@ -21,6 +21,7 @@ from xdist.scheduler import LoadFileScheduling
 from kit.examples import IS_QUICK, examples
 from kit.jvms import java_options
 from kit.no_pandas import hide_pandas
+from kit.once import leave_out_what_has_passed
 from kit.processes import children, words
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """A shell that starts the tests in the background leaves SIGINT ignored; Ctrl-C is part of what is tested.
     Processes that tests start, Spark's workers among them, find the test kit and `sitecustomize`, which hides pandas
     from them too; JVMs are light."""
+    leave_out_what_has_passed(config)
     hide_pandas()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     tests = str(config.rootpath / "tests")
