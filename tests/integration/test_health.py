@@ -20,6 +20,7 @@ from keylane.metrics.pages import HealthServer
 from keylane.parallel_consumer import ParallelConsumer
 from keylane.testing.embedded import EmbeddedBroker
 from kit.filling import filling
+from kit.processes import Stopwatch
 from kit.stage import Member, until
 
 if TYPE_CHECKING:
@@ -65,18 +66,15 @@ class Watched:
 
     def until(self, path: str, status: int, within_s: float = SHOWN_WITHIN_S + SLACK_S) -> str:
         """What it says once it has this status."""
-        begun = time.monotonic()
+        watch = Stopwatch()
         while (found := self.ask(path))[0] != status:
-            assert time.monotonic() - begun < within_s, found
+            assert watch.took_s() < within_s, found
             time.sleep(0.1)
         return found[1]
 
     def joined(self) -> None:
         """It has its partitions, and is ready."""
-        begun = time.monotonic()
-        while not self.consumer.snapshot().partitions:
-            assert time.monotonic() - begun < 30, "no partitions"
-            time.sleep(0.05)
+        until(lambda: bool(self.consumer.snapshot().partitions), "it has its partitions")
         self.until("/readyz", 200)
 
     @contextmanager

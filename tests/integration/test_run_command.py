@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import read_to_end
 from keylane.records import Output
 from kit.filling import filling
-from kit.processes import Started
+from kit.processes import Started, Stopwatch
 from kit.stage import until
 
 RUN = [sys.executable, "-m", "keylane", "run"]
@@ -202,12 +201,12 @@ def test_stopping_without_brokers_ends_in_time_and_says_what_is_committed(
                 first = ("orders", 0)
                 until(lambda: admin.committed_offsets(tmp_path.name)[first].offset == 10, "all is committed")
             own.pause() if is_frozen else own.kill()
-            began = time.monotonic()
+            watch = Stopwatch()
             running.send_signal(signal.SIGTERM)
             summary = json.loads(running.stdout.read().splitlines()[-1])
             told = running.stderr.read()
             assert running.wait(TIMEOUT_S) == code, told
-            assert time.monotonic() - began < 1 + 30, "what the guide says, beyond drain_timeout_ms"
+            assert watch.took_s() < 1 + 30, "what the guide says, beyond drain_timeout_ms"
         if is_frozen:
             own.resume()
     assert (summary["processed"], summary["lag"], summary["partitions"]) == (10, None, None)

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from keylane.testing.embedded import EmbeddedBroker
-from kit.processes import Started
+from kit.processes import Started, Stopwatch
 from kit.stage import until
 
 if TYPE_CHECKING:
@@ -56,11 +55,11 @@ def write_pipeline(folder: Path, servers: str) -> None:
 
 
 def stopped_within(consumer: kl.ParallelConsumer, thread: threading.Thread) -> float:
-    began = time.monotonic()
+    watch = Stopwatch()
     consumer.stop()
     thread.join(30)
     assert not thread.is_alive()
-    return time.monotonic() - began
+    return watch.took_s()
 
 
 @pytest.mark.parametrize(("api", "kafka"), JOINS)
@@ -90,10 +89,10 @@ def test_the_command_says_that_nothing_was_begun(tmp_path: Path, silent: str) ->
     ) as run:
         assert run.stdout is not None
         assert "in this process …" in run.stdout.readline()
-        began = time.monotonic()
+        watch = Stopwatch()
         run.send_signal(signal.SIGTERM)
         assert run.wait(30) == 0
-        assert time.monotonic() - began < ENDS_WITHIN_S + SLACK_S
+        assert watch.took_s() < ENDS_WITHIN_S + SLACK_S
         assert run.stdout.read().endswith("before it had partitions: nothing was begun\n")
 
 
@@ -138,10 +137,10 @@ def test_a_stop_ends_the_wait_for_brokers(tmp_path: Path) -> None:
     pod = Pod(tmp_path, "127.0.0.1:1", "--wait-for-brokers")
     with pod.process as process:
         until(lambda: "it waits for the brokers" in pod.ask("/readyz")[1], "it waits")
-        began = time.monotonic()
+        watch = Stopwatch()
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
-        assert time.monotonic() - began < ENDS_WITHIN_S
+        assert watch.took_s() < ENDS_WITHIN_S
 
 
 def members_of(servers: str) -> list[str]:

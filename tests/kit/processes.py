@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,17 @@ def starved_s() -> float:
     """How long, since this machine's start, something that could run has waited for a processor (pressure stalls)."""
     found = re.search(rb"some .*total=(\d+)", _read(Path("/proc/pressure/cpu")))  # of a kernel that keeps no account: 0
     return int(found[1]) / 1_000_000 if found else 0.0
+
+
+class Stopwatch:
+    """How long something takes, without the time in which something waited for a processor: tests that hold a bound run
+    beside others."""
+
+    def __init__(self) -> None:
+        self._began, self._starved_s = time.monotonic(), starved_s()
+
+    def took_s(self) -> float:
+        return time.monotonic() - self._began - (starved_s() - self._starved_s)
 
 
 def _read(path: Path) -> bytes:

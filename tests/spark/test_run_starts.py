@@ -18,7 +18,7 @@ import pytest
 from keylane.broker.process import BrokerProcess
 from keylane.kafka.admin import Admin
 from kit.cluster import StandaloneCluster
-from kit.processes import Started, of_session, words
+from kit.processes import Started, Stopwatch, of_session, words
 from kit.stage import until
 
 if TYPE_CHECKING:
@@ -91,10 +91,10 @@ class Run:
 
     def obeys(self) -> None:
         """SIGTERM ends it and its JVM in time, without a word of an error."""
-        began = time.monotonic()
+        watch = Stopwatch()
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(60) == 0, self.said()
-        assert time.monotonic() - began < ENDS_WITHIN_S + SLACK_S, self.said()
+        assert watch.took_s() < ENDS_WITHIN_S + SLACK_S, self.said()
         assert "before it had partitions: nothing was begun\n" in self.said()
         assert "Traceback" not in self.said()
         until(lambda: not of_session(self.process.pid), "its JVM is left", 30)
