@@ -163,7 +163,9 @@ class Listener:
 
 
 def _listening(family: int, address: tuple[object, ...]) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
+    """What it accepts names its protocol as it does: only then does asyncio set TCP_NODELAY, without which a small
+    answer may wait for 40 ms."""
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
