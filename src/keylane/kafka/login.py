@@ -61,7 +61,8 @@ class Tokens:
         self._is_new = False
 
     def message(self) -> bytes:
-        """Of a client. Raises `LoginError` when there is no token."""
+        """Of a client. Raises, without a token, `LoginError` where there never was one, and else `ConnectionError`: who
+        gives them may be away."""
         now = time.time()
         self._is_new = now >= self._used_until_s
         if self._is_new:
@@ -72,7 +73,8 @@ class Tokens:
                 self._message = f"n,,\1auth=Bearer {token}{extensions}\1\1".encode()
             except Exception as error:  # of the user's own code
                 name = f"={self._function.name}" if isinstance(self._function, TokenFunction) else ""
-                raise LoginError(f"{SETTING}{name} gave no token: {line_of(error)}") from None
+                kind = ConnectionError if self._message else LoginError
+                raise kind(f"{SETTING}{name} gave no token: {line_of(error)}") from None
         return self._message
 
     def refused(self, text: str) -> Exception:
@@ -151,7 +153,8 @@ def exchange(login: Login, nonce: str | None = None) -> Generator[bytes, bytes, 
     """The client's messages of a SASL exchange; sent back is what the broker answers to each.
 
     Raises `LoginError` for a broker that does not know the password itself, or answers something else, and for a token
-    that there is not, or that the broker does not take; `ConnectionError` for one that may just have ended.
+    that there is not, or that the broker does not take; `ConnectionError` for one that may just have ended, or that
+    whoever gives tokens does not give now.
     """
     assert login.mechanism is not None
     if login.tokens is not None:

@@ -131,6 +131,22 @@ def test_a_token_that_has_ended_on_its_way_goes_for_a_new_one() -> None:
         new.send(b'{"status":"invalid_token"}')
 
 
+def test_who_gives_tokens_may_be_away_later() -> None:
+    """As by librdkafka, which asks again."""
+    given = iter((time.time(), None, time.time() + 60))  # the second time it fails
+
+    def token(_: object) -> tuple[str, float]:
+        if (ends_s := next(given)) is None:
+            raise TimeoutError("the service of tokens")
+        return "token", ends_s
+
+    login = login_of(TOKENS | {"oauth_cb": token})
+    assert list(exchange(login))
+    with pytest.raises(ConnectionError, match="oauth_cb gave no token: TimeoutError: the service of tokens"):
+        next(exchange(login))
+    assert list(exchange(login))
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
