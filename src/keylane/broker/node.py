@@ -200,6 +200,16 @@ class Node:
         if self.share_sessions.close(member, connection) and self.coordinator.share is not None:
             self.coordinator.share.release(*member)
 
+    async def check_ages(self) -> None:
+        """Look now at all that may have become too old, as is done from time to time, and return when it is gone.
+
+        Raises `StorageError`.
+        """
+        await self.coordinator.check_ages()
+        await self._cleaning.remove_expired()
+        await self._cleaning.compact()
+        self._expire_producers()
+
     async def close(self) -> None:
         """Make everything durable, leave word of a clean stop, and release the folder."""
         if self._housekeeping is not None:
@@ -247,10 +257,13 @@ class Node:
                 )
 
     def _keep_house(self) -> None:
+        self._expire_producers()
+        self._housekeeping = asyncio.get_running_loop().call_later(HOUSEKEEPING_INTERVAL_S, self._keep_house)
+
+    def _expire_producers(self) -> None:
         oldest = self.clock() - self.config.producer_id_expiration_ms
         for log in self.topics.logs():
             log.expire_producers(oldest)
-        self._housekeeping = asyncio.get_running_loop().call_later(HOUSEKEEPING_INTERVAL_S, self._keep_house)
 
     def _read_snapshots(self) -> dict[str, Any] | None:
         """What a clean stop left."""

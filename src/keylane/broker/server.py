@@ -11,6 +11,7 @@ or reads slower, is not read from for the while; nor when all connections togeth
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
@@ -165,6 +166,7 @@ class Connection(asyncio.BufferedProtocol):
         self._may_write = True
         self._flush_is_due = False
         self.last_active = 0.0
+        """By the clock of the network's time, which no test moves."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -174,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
         self._relays = self._server.new_relays(Client(self._host, self._session, self.close))
         self._server.connections.add(self)
         self._server.silent[self] = None
-        self.last_active = self._server.loop.time()
+        self.last_active = time.monotonic()
         try:
             self._server.limits.enter(self._host)
         except TooManyConnectionsError as error:
@@ -207,7 +209,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._server.read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.last_active = self._server.loop.time()
+        self.last_active = time.monotonic()
         try:
             for frame in self._frames.feed(bytes(self._server.read_buffer[:nbytes])):
                 self._accept(frame)
@@ -661,7 +663,7 @@ class BrokerServer:
 
     def _check_idle(self) -> None:
         allowed = self.node.config.connections_max_idle_ms / 1_000
-        since = self.loop.time() - allowed
+        since = time.monotonic() - allowed
         for connection in list(self.connections):
             connection.close_if_idle(since)
         self._idle_check = self.loop.call_later(allowed / 2, self._check_idle)

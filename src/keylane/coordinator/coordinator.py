@@ -413,6 +413,15 @@ class Coordinator:
         await self.loaded()
         return await self._removals.expire()
 
+    async def check_ages(self) -> None:
+        """Do now what is done from time to time: abort transactions, and remove transactional ids, offsets and groups.
+
+        Raises `StorageError`.
+        """
+        await self.loaded()
+        await self.transactions.check_ages()
+        await self._removals.expire()
+
     @property
     def expired(self) -> Expired:
         """All that expired since the start."""

@@ -304,6 +304,13 @@ class TransactionService:
         expired = self.ids.expired(self._clock())
         await _wait([self._append(transactional_id, None) for transactional_id in expired])
 
+    async def check_ages(self) -> None:
+        """Both of these, and return when what they began is over."""
+        await self.abort_timed_out()
+        for transactional_id in [*self._appended, *self._completions]:
+            await self._free(transactional_id)
+        await self.remove_expired()
+
     def _every(self, interval_ms: int, step: Callable[[], Awaitable[None]]) -> None:
         loop = asyncio.get_running_loop()
         slot = len(self._timers)

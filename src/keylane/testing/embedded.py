@@ -19,11 +19,13 @@ from keylane.broker.security import secure
 from keylane.broker.topics import check_topic_name
 from keylane.broker.users import add_user
 from keylane.errors import PeerError, UsageError
-from keylane.storage.filesystem import OsAppendFile, OsFileSystem, now_ms
+from keylane.storage.filesystem import OsAppendFile, OsFileSystem
+from keylane.testing.clock import MovableClock
 from keylane.testing.faults import Disconnect, Fault, Faults
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
+    from datetime import timedelta
     from types import TracebackType
 
     from keylane.broker.node import Node
@@ -36,7 +38,8 @@ _T = TypeVar("_T")
 class EmbeddedBroker:
     """A broker for tests: `with EmbeddedBroker(topics={"orders": 4}) as kafka: …`, or `async with`.
 
-    Thread safety: any thread may call `create_topics`, `fault` and `clear_faults`; one thread starts and stops it.
+    Thread safety: any thread may call `create_topics`, `fault` and `clear_faults`; one thread starts and stops it, and
+    moves its clock.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class EmbeddedBroker:
         self._port = 0
         self._folder: str | None = None
         self._faults = Faults()
+        self._clock = MovableClock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._node: Node | None = None
@@ -136,6 +140,23 @@ class EmbeddedBroker:
         """Remove all faults."""
         self._faults.clear()
 
+    @property
+    def now_ms(self) -> int:
+        """The broker's time, in milliseconds since the epoch."""
+        return self._clock.now_ms()
+
+    def advance_clock(self, by: timedelta) -> None:
+        """Let that much time pass for the broker, at once; on return everything is gone that is too old by then.
+
+        Sessions, rebalances, transactions and locks that are due by then have ended; records, offsets, groups and
+        producers beyond their retention are removed. Clients keep their own clocks: to the broker, they were silent for
+        that time. It may be stopped meanwhile. Raises `UsageError`.
+        """
+        if self._loop is None:
+            self._clock.move(by)
+        else:
+            self._call(self._advance(by))
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -165,7 +186,8 @@ class EmbeddedBroker:
 
         def run() -> None:
             try:
-                asyncio.run(self._serve(f"{folder}/data", is_up))
+                with asyncio.Runner(loop_factory=self._clock.new_loop) as runner:
+                    runner.run(self._serve(f"{folder}/data", is_up))
             except BaseException as error:
                 failures.append(error)
             finally:
@@ -187,8 +209,8 @@ class EmbeddedBroker:
 
         config = parse_config(self._settings)
         listener = config.listener(None, self._port)
-        security = secure(config, listener, now_ms)
-        node = await Node.open(_UnsyncedFileSystem(), path, config, now_ms)
+        security = secure(config, listener, self._clock.now_ms)
+        node = await Node.open(_UnsyncedFileSystem(), path, config, self._clock.now_ms)
         try:
             self._loop, self._node, self._is_stopping = asyncio.get_running_loop(), node, asyncio.Event()
             await self._create({name: count for name, count in self._topics.items() if not node.topics.exists(name)})
@@ -218,6 +240,15 @@ class EmbeddedBroker:
                 await self._node.topics.create(name, count)
             except FileExistsError as error:
                 raise UsageError(str(error)) from None
+
+    async def _advance(self, by: timedelta) -> None:
+        assert self._node is not None
+        self._clock.move(by)
+        loop = asyncio.get_running_loop()
+        are_awake = loop.create_future()
+        loop.call_at(loop.time(), are_awake.set_result, None)  # after all timers that were due before
+        await are_awake
+        await self._node.check_ages()
 
     def _call(self, work: Coroutine[Any, Any, _T]) -> _T:
         if self._loop is None:

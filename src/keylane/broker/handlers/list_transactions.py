@@ -8,7 +8,6 @@ an expression matches as a whole (KIP-1152).
 from __future__ import annotations
 
 import datetime
-import time
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
@@ -44,7 +43,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
         matches = matcher(pattern) if pattern else None
     except PatternError:
         error = codes.INVALID_REGULAR_EXPRESSION
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = node.clock()
     rows = [
         response_module("list_transactions", header.api_version).TransactionState(
             transactional_id=name, producer_id=found.producer_id, transaction_state=found.state.title
