@@ -309,7 +309,7 @@ def test_without_a_mark(kafka_broker):
 
 def test_the_plugin_and_the_examples_of_the_page_in_a_project_of_somebody_elses(tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     (tmp_path / "test_a_plugin.py").write_text(PLUGIN_TEST)
     (tmp_path / "test_examples.py").write_text("\n\n".join(blocks))
     command = [
@@ -324,7 +324,7 @@ def test_the_plugin_and_the_examples_of_the_page_in_a_project_of_somebody_elses(
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "14 passed" in done.stdout
+    assert "15 passed" in done.stdout
 
 
 def test_each_record_of_many_goes_to_the_partition_that_it_names(kafka: EmbeddedBroker) -> None:

@@ -321,3 +321,38 @@ def test_a_group_of_aiokafkas_goes_on_under_keylane(kitchen: Kitchen) -> None:
     assert "1,300 records processed" in kitchen.pipeline("aiokafka_after.py")
     moved = sorted(one.value or b"" for one in kitchen.read("orders.moved"))
     assert moved == sorted(b"ORDER %d" % number for number in range(2_000)), "none is lost, none is there twice"
+
+
+STAND_IN = """
+import keylane.testing
+
+
+class KafkaContainer:
+    def __init__(self, image):
+        assert ":" in image
+
+    def with_kraft(self):
+        return self
+
+    def __enter__(self):
+        self.broker = keylane.testing.broker()
+        self.broker.start()
+        return self
+
+    def __exit__(self, *error):
+        self.broker.close()
+
+    def get_bootstrap_server(self):
+        return self.broker.bootstrap_servers
+"""
+
+
+def test_a_test_that_had_a_container_stays_as_it_is(kitchen: Kitchen) -> None:
+    """With a stand-in for the container, which has the names of testcontainers."""
+    package = kitchen.folder / "testcontainers"
+    package.mkdir()
+    (package / "kafka.py").write_text(STAND_IN)
+    command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-o", "pythonpath=.")
+    before, after = ((ROOT / "examples" / f"container_{name}.py").read_text() for name in ("before", "after"))
+    assert before.partition("\ndef test")[2] == after.partition("\ndef test")[2]
+    assert "2 passed" in kitchen.run(*command, "container_before.py", "container_after.py")
