@@ -6,6 +6,7 @@ their lists, so that a page is listed once. Beside each page `name.html` lies it
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shutil
 from pathlib import Path
@@ -106,10 +107,18 @@ def find_tests(_app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def add_texts(app: Sphinx, error: Exception | None) -> None:
-    """The text of each page beside it, and a first page that leads to the index."""
+    """The text of each page beside it, their list for language models, and a first page that leads to the index."""
     if error is not None or app.builder.name != "html":
         return
     out = Path(app.outdir)
     for docname in app.env.found_docs:
         shutil.copyfile(app.env.doc2path(docname), out / f"{docname}.md")
+    (out / "llms.txt").write_text(as_llms_txt((out / f"{root_doc}.md").read_text()))
     (out / "index.html").write_text('<!doctype html><meta http-equiv="refresh" content="0; url=docs/index.html">\n')
+
+
+def as_llms_txt(index: str) -> str:
+    """The index as language models look for it (https://llmstxt.org): a title, a summary, and lists of pages' texts."""
+    title, summary, pages = index.split("\n\n", 2)
+    lists = re.sub(r"(\]\()([^)#:]+\.md)", lambda found: found[1] + posixpath.normpath(f"docs/{found[2]}"), pages)
+    return f"{title}\n\n> {summary}\n\n{lists}"
