@@ -24,7 +24,7 @@ async def ask(record: kl.Record, context: kl.Context) -> kl.Output:
     await budget.acquire(len(prompt) // 4 + MOST_OF_ANSWER)  # about four characters a token
     async with session.post("/v1/completions", json={"prompt": prompt, "max_tokens": MOST_OF_ANSWER}) as answer:
         if answer.status == 429:  # others use the same budget
-            raise kl.RetryAfter(1_000 * int(answer.headers.get("Retry-After", "5")))
+            raise kl.Throttled(1_000 * int(answer.headers.get("Retry-After", "5")))
         answer.raise_for_status()
         return kl.Output("answers", key=record.key, value=await answer.read())
 

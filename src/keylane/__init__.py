@@ -15,6 +15,7 @@ from keylane.errors import (
     KeylaneError,
     PeerError,
     RetryAfter,
+    Throttled,
     UndecodableError,
     UsageError,
 )
@@ -76,6 +77,7 @@ __all__ = [
     "Skip",
     "Snapshot",
     "Threads",
+    "Throttled",
     "Transactional",
     "UndecodableError",
     "UsageError",

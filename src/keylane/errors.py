@@ -137,7 +137,23 @@ class RetryAfter(Exception):  # noqa: N818 - the public name in user code: `rais
 
     def __init__(self, delay_ms: int, text: str = "") -> None:
         super().__init__(text or f"to be tried again after {delay_ms} ms")
-        self.retry_after_ms = delay_ms
+        self.retry_after_ms: int | None = delay_ms
+
+
+class Throttled(RetryAfter):
+    """Raised by a handler: the service asks for a slower pace, which is nobody's fault. Try this record again, not
+    before `retry_after_ms` milliseconds have passed; None leaves the wait to `Retries`, as if each throttled attempt in
+    a row had failed.
+
+    It uses up no attempt and no time of `Retries.max_age_ms`, and a breaker takes it for neither a failure nor a
+    success. It is counted apart from failures (`Snapshot.throttled`), and alone it never leads to a dead letter. Only
+    under "at_most_once", which runs a record once, is it a failure like any other.
+    """
+
+    def __init__(self, retry_after_ms: int | None = None, text: str = "") -> None:
+        wait = "" if retry_after_ms is None else f", to be tried again after {retry_after_ms} ms"
+        super().__init__(retry_after_ms or 0, text or f"throttled{wait}")
+        self.retry_after_ms = retry_after_ms
 
 
 class Fatal(Exception):  # noqa: N818 - the public name in user code: `raise kl.Fatal("…")`

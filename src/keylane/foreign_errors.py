@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keylane.errors import Fatal, KeylaneError, OutageError, UndecodableError, UsageError
+from keylane.errors import Fatal, KeylaneError, OutageError, Throttled, UndecodableError, UsageError
 from keylane.telling import visible
 
 if TYPE_CHECKING:
@@ -83,6 +83,12 @@ def is_final(error: BaseException) -> bool:
     return is_one_of(error, (Fatal, UsageError))
 
 
+def is_throttled(error: BaseException) -> bool:
+    """Whether it says that a service throttles, and nothing else: of a group, each of its errors."""
+    leaves = list(leaves_of(error))
+    return bool(leaves) and all(_is_a(one, Throttled) for one in leaves)
+
+
 UNANSWERED = {"TransportError", "RequestException", "ClientConnectionError", "HTTPError"}
 """Classes by which HTTP clients (httpx, requests, aiohttp, urllib3) say that nobody answers."""
 UNDECODABLE = {"SerializationError", "DecodeError", "ValidationError", "SchemaParseException"}
@@ -95,7 +101,7 @@ _CAUSES = 10
 def judged_decoding(error: Exception) -> Exception:
     """What an error of a deserializer means: its bytes are wrong, or what it asks does not answer; or, as far as
     anybody knows, neither."""
-    if _is_a(error, (KeylaneError, Fatal)) or retry_after_ms(error) is not None:
+    if _is_a(error, (KeylaneError, Fatal, Throttled)) or retry_after_ms(error) is not None:
         return error  # the deserializer says itself what is to be done
     chain = list(_chain_of(error))
     if any(map(_is_outage, chain)):

@@ -383,7 +383,9 @@ class Produced:
     """-1 where the client does not know it: the broker had the output already, from a request whose answer was lost."""
 
 
-FailureOutcome = Literal["retried", "held", "carried_over", "dead_lettered", "skipped", "returned", "halted"]
+FailureOutcome = Literal[
+    "retried", "held", "throttled", "carried_over", "dead_lettered", "skipped", "returned", "halted"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,10 +401,11 @@ class FailedAttempt:
     """1 for the first."""
     outcome: FailureOutcome
     """What becomes of the record. "retried": after `delay_ms`. "held": its service is down, the attempt does not count,
-    and it runs again. "dead_lettered", "skipped": by `on_exhausted`. "halted": the run ends with it, or Spark's task.
-    Of rows alone, "carried_over": into a later batch; "returned": with its error (`outcome=True`)."""
+    and it runs again. "throttled": the same, because its service asks for a slower pace. "dead_lettered", "skipped": by
+    `on_exhausted`. "halted": the run ends with it, or Spark's task. Of rows alone, "carried_over": into a later batch;
+    "returned": with its error (`outcome=True`)."""
     delay_ms: int | None = None
-    """Until the next attempt, at the soonest; for "retried" and "held"."""
+    """Until the next attempt, at the soonest; for "retried", "held" and "throttled"."""
 
 
 @dataclass(frozen=True, slots=True)

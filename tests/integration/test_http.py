@@ -171,14 +171,22 @@ def test_the_response_of_a_batch_is_the_value_of_each_of_its_records(stage: Stag
 def test_a_status_that_is_worth_it_is_tried_again(stage: Stage, service: Service, status: int) -> None:
     service.answer = lambda _, before: web.Response(status=status if before < 2 else 200)
     snapshot = run(stage, service)
-    assert (snapshot.processed, snapshot.retried) == (RECORDS, 2 * RECORDS)
+    again = (2 * RECORDS, 0) if status == 503 else (0, 2 * RECORDS)
+    assert (snapshot.processed, snapshot.retried, snapshot.throttled) == (RECORDS, *again)
 
 
 def test_retry_after_is_kept_to(stage: Stage, service: Service) -> None:
     """With a retry delay of minutes, only the header lets the run end."""
-    service.answer = lambda _, before: web.Response(status=200 if before else 429, headers={"Retry-After": "0"})
+    service.answer = lambda _, before: web.Response(status=200 if before else 503, headers={"Retry-After": "0"})
     snapshot = run(stage, service, retries=kl.Retries(max_attempts=2, delay_ms=600_000, max_delay_ms=600_000))
     assert (snapshot.processed, snapshot.retried) == (RECORDS, RECORDS)
+
+
+def test_a_service_that_throttles_uses_up_no_attempt(stage: Stage, service: Service) -> None:
+    """With one attempt, and a retry delay of minutes, all are through."""
+    service.answer = lambda _, before: web.Response(status=200 if before > 2 else 429, headers={"retry-after-ms": "5"})
+    snapshot = run(stage, service, retries=kl.Retries(max_attempts=1, delay_ms=600_000, max_delay_ms=600_000))
+    assert (snapshot.processed, snapshot.throttled, snapshot.failed) == (RECORDS, 3 * RECORDS, 0)
 
 
 def test_retry_after_has_a_longest(stage: Stage, service: Service) -> None:

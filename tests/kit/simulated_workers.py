@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from keylane.errors import Throttled
 from keylane.options import Skip
 from keylane.records import Output, Returned
 from kit.seam import Later, NotRun, Raised
@@ -281,6 +282,9 @@ class SimulatedWorkers:
         if self._random.random() < world.settings.later_share:
             world.seen["later"] += 1
             return Later(self._random.random())
+        if world.settings.throttle_share and world.faults and self._random.random() < world.settings.throttle_share:
+            world.seen["throttled"] += 1
+            return Raised(Throttled(self._random.choice((None, 0, 50, 1_000))))
         if world.faults and self._random.random() < world.settings.failure_share:
             world.seen["failed"] += 1
             return Raised(ValueError("simulated"), final=self._random.random() < 0.2)

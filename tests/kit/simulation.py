@@ -77,6 +77,8 @@ class Settings:
     on_exhausted: OnExhausted = field(default_factory=Skip)
     failure_share: float = 0.1
     """Of handler attempts."""
+    throttle_share: float = 0.0
+    """The same: the service throttles them."""
     output_share: float = 0.3
     """Of handlers that succeed."""
     gap_share: float = 0.05
@@ -786,5 +788,7 @@ VARIETY = (
     Settings(moves=6, rebalances=3, delivery="almost_once", concurrency=3, keys=20),
     Settings(store=10, rebalances=3, on_exhausted=Halt(), failure_share=0.02),
     Settings(store=10, moves=6, rebalances=3, on_exhausted=Halt(), failure_share=0.02, keys=3),
+    Settings(throttle_share=0.4, keys=4, call_s=1.0, output_share=0.05, rebalances=2),
+    Settings(throttle_share=0.4, failure_share=0.3, batch=Batch(4), on_exhausted=DeadLetter("dead")),
 )
 """Settings that together reach every branch that a schedule can reach."""

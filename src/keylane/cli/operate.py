@@ -40,8 +40,9 @@ columns:
   HEAD    the record that the others wait for; its key, where members show it (Operations(show_keys=True))
   BEHIND  how many wait (under ordering="partition": of the partition)
   WHY     running; store: waits for a connection of the store; queued: with the workers; delivering: its outputs wait
-          for the broker, or its result to be seen; retry: it failed; scheduled: not_before; rate; service: it is down;
-          paused, or its key is held; commit: too far ahead of what is committed; ready: no worker is free
+          for the broker, or its result to be seen; retry: it failed; throttled: its service asks for a slower pace;
+          scheduled: not_before; rate; service: it is down; paused, or its key is held; commit: too far ahead of what is
+          committed; ready: no worker is free
   FOR     since its first attempt
   UNTIL   when it goes on, where that is known
 """

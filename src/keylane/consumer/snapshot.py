@@ -207,6 +207,8 @@ class Snapshot:
     """Aborted transactions: what was in them ran again, or will."""
     held: int = 0
     """Failed attempts that used none up, because a service was down (`Breaker`)."""
+    throttled: int = 0
+    """Attempts that a service has throttled (`Throttled`): they are no failures, and used up no attempt."""
     stuck: int = 0
     """Handlers in threads that are over `handler_timeout_ms` now: their keys wait. A coroutine that blocks its loop:
     everything waits."""

@@ -21,7 +21,7 @@ from keylane.delivery.stores import AsyncStore, Identity, Processed, Store
 from keylane.errors import HandlerError, PeerError, StoreError, UsageError
 from keylane.flow.around import handler_of
 from keylane.flow.outcomes import Failure
-from keylane.foreign_errors import line_of
+from keylane.foreign_errors import is_throttled, line_of
 from keylane.options import ExactlyOnce, takes_context
 from keylane.telling import kind_of
 
@@ -481,6 +481,8 @@ class _Batch:
         outcomes = list(self._keeping.outcomes(result, len(self._called)))
         if failed := next((one for one, _ in outcomes if isinstance(one, Failure)), None):
             if len(self.items) == 1 or all(isinstance(one, Failure) for one, _ in outcomes):
+                raise failed.error
+            if is_throttled(failed.error):  # which is nobody's fault, so that nobody uses up an attempt
                 raise failed.error
             raise HandlerError(f"rolled back with its batch: {failed.error}") from failed.error
         return outcomes

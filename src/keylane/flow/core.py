@@ -26,6 +26,7 @@ from keylane.flow.outcomes import Failure, Later, NotRun
 from keylane.flow.retries import Schedule, delay_s
 from keylane.flow.seen import Seen, in_hand
 from keylane.flow.together import Lingering, begin_settling, give_back, told_apart, undo
+from keylane.foreign_errors import is_throttled
 from keylane.records import FailedAttempt
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 
 OUTAGE_S = 1.0
 """After which an item is tried again whose deserializer asks a service that does not answer."""
+
+LEAST_THROTTLE_S = 0.1
+"""The least wait of a throttled item: no attempt is used up, so one without any would ask without an end."""
 
 RECALL_S = 0.05
 """How long the first of several items in one call may take before the others are taken back: it was quick, and is not
@@ -68,7 +72,7 @@ class FlowCore:
         """`view` makes of a payload what user code sees; `random` gives floats from 0 to 1. `alone`: no item goes to a
         worker together with another one; `one_a_key`: not even in a batch with one of its key. `auto` makes the
         automatic limit, of at most so many. `on_failure` hears of each failed attempt that is told (`tell_failed`).
-        Counted are "processed", "failed", "retried", "held" and "stale"."""
+        Counted are "processed", "failed", "retried", "held", "throttled" and "stale"."""
         self.hand_over = hand_over
         self._random = random
         self._notes = notes
@@ -76,6 +80,8 @@ class FlowCore:
         self._view = view
         self._on_failure = on_failure
         self._retries = options.tries
+        self._may_repeat = options.guarantee != "at_most_once"
+        """Whether an item runs again that uses up no attempt."""
         self._rotation: Rotation[Source] = Rotation(options.rates, depth_first=options.traversal == "depth_first")
         self._lingering = Lingering(options.batch)
         self._auto = auto(hand_over.capacity) if options.max_concurrency == "auto" else None
@@ -495,11 +501,15 @@ class FlowCore:
     def _failed(self, item: Item, failure: Failure, now: float) -> None:
         """An attempt failed: another one follows, or its owner is told that there is none."""
         self._notes.note(failure, item.name, item.attempt, now)
+        is_forbidden = failure.final or self._retries.forbid(failure.error)
+        if not is_forbidden and self._may_repeat and is_throttled(failure.error):
+            self._throttled(item, failure, now)
+            return
         self._counters["failed"] += 1
         first_s = item.failed_first(item.since)
         item.source.tried(item, first_s)
         breakers, target = self._breakers, None
-        is_final = failure.final or (not failure.is_shared and self._retries.forbid(failure.error))
+        is_final = failure.final or (not failure.is_shared and is_forbidden)
         if breakers is not None and not is_final and breakers.counts(failure.error):
             named = breakers.target(item.payload)
             if isinstance(named, UsageError):
@@ -511,11 +521,8 @@ class FlowCore:
         if isinstance(failure.error, OutageError) and self._is_held(item, failure, now + OUTAGE_S, now):
             return
         if not is_final and self._retries.allow(item.attempt):
-            try:
-                wait_s = delay_s(self._retries, item.attempt, failure.error, self._view(item.payload), self._random)
-            except UsageError as error:
-                error.__cause__ = failure.error
-                item.source.owner.ended(item, Failure(error, halts=True), now)
+            wait_s = self._wait_s(item, item.attempt, failure, now)
+            if wait_s is None:
                 return
             if self._retries.max_age_ms is None or now + wait_s <= first_s + self._retries.max_age_ms / 1000:
                 self.tell_failed(item, failure, "retried", wait_s)
@@ -526,6 +533,27 @@ class FlowCore:
         exhausted = None if breakers is None or target is None else breakers.exhausted(target, first_s, now)
         if not self._is_held(item, failure, exhausted, now):  # something says that its service is up
             item.source.owner.ended(item, failure, now)
+
+    def _throttled(self, item: Item, failure: Failure, now: float) -> None:
+        """Its service asks for a slower pace: the attempt does not count, and another one follows for certain. What
+        else is to slow down, as a budget that others share, hears of it here."""
+        wait_s = self._wait_s(item, item.throttle(), failure, now)
+        if wait_s is None:
+            return
+        wait_s = max(wait_s, LEAST_THROTTLE_S)
+        self._counters["throttled"] += 1
+        self.tell_failed(item, failure, "throttled", wait_s)
+        self.put_off(item, now + wait_s)
+
+    def _wait_s(self, item: Item, attempt: int, failure: Failure, now: float) -> float | None:
+        """How long to wait after this failure, which is that of so many; None, where the user's own function gives no
+        delay, and the run ends with that."""
+        try:
+            return delay_s(self._retries, attempt, failure.error, self._view(item.payload), self._random)
+        except UsageError as error:
+            error.__cause__ = failure.error
+            item.source.owner.ended(item, Failure(error, halts=True), now)
+            return None
 
     def _is_held(self, item: Item, failure: Failure, due: float | None, now: float) -> bool:
         """The attempt does not count, if there is another time for it."""

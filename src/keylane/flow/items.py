@@ -32,7 +32,7 @@ Carried: TypeAlias = Any
 class Item:
     """One that has been handed over and is not simply through: it failed, waits, or is held by its owner."""
 
-    __slots__ = ("attempt", "chain", "first_s", "number", "outcome", "payload", "since", "source", "void")
+    __slots__ = ("attempt", "chain", "first_s", "number", "outcome", "payload", "since", "source", "throttled", "void")
 
     def __init__(self, source: Source, number: int, payload: Carried, since: float = 0.0) -> None:
         self.source = source
@@ -42,6 +42,8 @@ class Item:
         """When it was handed over last."""
         self.attempt = 1
         """Of the function; the first is 1."""
+        self.throttled = 0
+        """How many attempts in a row were throttled, the last ones."""
         self.first_s: float | None = None
         """When the first attempt was handed over; set when that fails."""
         self.chain: Chain | None = None
@@ -67,9 +69,15 @@ class Item:
 
     def failed_first(self, began: float) -> float:
         """When its first attempt began; of the first that fails, `began`."""
+        self.throttled = 0
         if self.first_s is None:
             self.first_s = began
         return self.first_s
+
+    def throttle(self) -> int:
+        """Its service has throttled it: how often in a row."""
+        self.throttled += 1
+        return self.throttled
 
     def again(self) -> None:
         self.attempt += 1

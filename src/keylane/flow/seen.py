@@ -107,6 +107,8 @@ class Seen:
         """What an item waits for that has a time."""
         if self.breakers is not None and self.breakers.target(item.payload) in down:
             return "service"
+        if item.throttled:
+            return "throttled"
         if item.source.has_tried(item.number):
             return "retry"
         return "rate" if self.rotation.buckets.by_key else "scheduled"

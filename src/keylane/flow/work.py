@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 Why = Literal[
-    "running", "store", "pool", "queued", "delivering", "retry", "scheduled", "rate", "service", "paused", "commit",
-    "ready",
+    "running", "store", "pool", "queued", "delivering", "retry", "throttled", "scheduled", "rate", "service", "paused",
+    "commit", "ready",
 ]  # fmt: skip
 """running: in the function. store: in the function, which waits for a connection of its store. pool: in the function,
 which waits for a place in the pool of HTTP calls. queued: with the workers, and not begun. delivering: its outputs wait
-for the broker, or its result for somebody to see it. retry: it failed, and has a time. scheduled: it has a time of its
-own. rate: its rate is used up. service: its service is down. paused: by the user. commit: it is too far ahead of what
-is committed. ready: it waits for a free worker."""
+for the broker, or its result for somebody to see it. retry: it failed, and has a time. throttled: its service asks for
+a slower pace. scheduled: it has a time of its own. rate: its rate is used up. service: its service is down. paused: by
+the user. commit: it is too far ahead of what is committed. ready: it waits for a free worker."""
 
 Stands = Literal["running", "queued", "delivering", "behind", "commit"]
 """Where an item is that can not be taken out: as in `Why`; behind: an earlier one of its shard."""

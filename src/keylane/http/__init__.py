@@ -5,7 +5,16 @@ that its `ordering` keeps; statuses and failures become retries or dead letters.
 """
 
 from keylane.http.calls import Calls
-from keylane.http.errors import HttpError, RefusedError, StatusError, UnsendableError
+from keylane.http.errors import HttpError, RefusedError, StatusError, ThrottledError, UnsendableError
 from keylane.http.messages import Request, Response
 
-__all__ = ["Calls", "HttpError", "RefusedError", "Request", "Response", "StatusError", "UnsendableError"]
+__all__ = [
+    "Calls",
+    "HttpError",
+    "RefusedError",
+    "Request",
+    "Response",
+    "StatusError",
+    "ThrottledError",
+    "UnsendableError",
+]

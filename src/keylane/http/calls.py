@@ -12,14 +12,13 @@ import inspect
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import UsageError
 from keylane.foreign_errors import line_of, text_of
-from keylane.http.errors import HttpError, RefusedError, StatusError
+from keylane.http.errors import HttpError, RefusedError, StatusError, ThrottledError
 from keylane.http.messages import Request, Response
+from keylane.http.waits import retry_after_ms, throttled_ms
 from keylane.records import Returned
 from keylane.telling import kind_of
 
@@ -31,8 +30,11 @@ if TYPE_CHECKING:
 
     from keylane.records import Context, Record
 
-RETRY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Request timeout, too early, too many requests, and what servers answer while they are in trouble."""
+RETRY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
+"""Request timeout, too early, too many requests, and what servers answer while they are in trouble (529: Anthropic's
+that are overloaded)."""
+
+TOO_MANY_REQUESTS = 429
 
 FIRST_ERROR_STATUS = 400
 
@@ -60,7 +62,8 @@ class Calls:
     handler returns; of a batch, the list of records, and None or a list with one result a record. Without it, the
     response is the value of the record, or of each of the batch (`ParallelConsumer.stream`)."""
     retry_statuses: Collection[int] = RETRY_STATUSES
-    """Statuses after which the record is tried again, as after an exception; Retry-After is kept to."""
+    """Statuses after which the record is tried again, as after an exception; Retry-After is kept to. 429 among them
+    is no failure: the service throttles, which uses up no attempt (`ThrottledError`)."""
     fatal_statuses: Collection[int] | None = None
     """Statuses that end the record's attempts at once. None: redirects that are not followed, and all from 400 on that
     are not among `retry_statuses`. Every other status is a response like any."""
@@ -69,7 +72,7 @@ class Calls:
     alone, which keep method and body; the others would ask for something else. Your headers, but for the content type,
     do not go to another origin, and nothing goes from https to http."""
     max_retry_after_ms: int = 300_000
-    """The longest Retry-After that is kept to."""
+    """The longest wait that is kept to, of those that answers ask for."""
     timeout_ms: int = 30_000
     """From when a request has its place in the pool to the end of its answer's body. The wait for a place is not the
     service's time: it is as long as the calls before it take."""
@@ -268,10 +271,12 @@ class Calls:
     def _check_status(self, response: Response) -> None:
         status = response.status
         if status in self.retry_statuses:
-            asked_ms = retry_after_ms(response.headers.get("retry-after"), time.time())
+            is_throttled, now = status == TOO_MANY_REQUESTS, time.time()
+            header = response.headers.get("retry-after")
+            asked_ms = throttled_ms(response, now) if is_throttled else retry_after_ms(header, now)
             wait_ms = None if asked_ms is None else min(asked_ms, self.max_retry_after_ms)
             text, logged = _told(response)
-            raise StatusError(text, status, wait_ms, logged_text=logged)
+            raise (ThrottledError if is_throttled else StatusError)(text, status, wait_ms, logged_text=logged)
         if self._is_fatal(status):
             text, logged = _told(response)
             if status in REDIRECTS:
@@ -318,20 +323,3 @@ class _Places:
         if waits is not self._waits:
             self._waits = waits
             self._context.wait_for("pool" if waits else "running")
-
-
-def retry_after_ms(value: str | None, now: float) -> int | None:
-    """What a Retry-After header asks for (RFC 9110, 10.2.3: seconds, or an HTTP date), in milliseconds from `now`, the
-    seconds since the epoch; None without a header that can be read. A date without a zone is of GMT (5.6.7), and one
-    that has passed asks for nothing: clocks differ, and attempts without a delay between them would be used up."""
-    if value is None:
-        return None
-    try:
-        if value.strip().isdecimal():
-            return int(value) * 1000
-        at = parsedate_to_datetime(value)
-        seconds = (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):  # beyond any number of digits, or any date
-        return None
-    wait_ms = round((seconds - now) * 1000)
-    return wait_ms if wait_ms > 0 else None

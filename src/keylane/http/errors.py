@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from keylane.errors import Fatal, PeerError
+from keylane.errors import Fatal, PeerError, Throttled
 
 
 class HttpError(PeerError):
@@ -15,7 +15,7 @@ class HttpError(PeerError):
     """
 
     def __init__(self, text: str, *, logged_text: str | None = None) -> None:
-        super().__init__(text)
+        Exception.__init__(self, text)  # not that of a class beside this one, which takes something else
         self._logged_text = text if logged_text is None else logged_text
 
     @property
@@ -37,6 +37,11 @@ class StatusError(HttpError):
         self.status = status
         self.retry_after_ms = retry_after_ms
         """The server's Retry-After, in milliseconds; None without one. The next attempt waits as long."""
+
+
+class ThrottledError(StatusError, Throttled):
+    """An answer of 429: the service asks for a slower pace. It uses up no attempt (`keylane.Throttled`).
+    `retry_after_ms` is what its headers ask for; None leaves the wait to `Retries`."""
 
 
 class RefusedError(StatusError, Fatal):

@@ -62,6 +62,7 @@ COUNTERS = {
     "began_without_commit": "Partitions that were assigned without a committed offset of the group",
     "ended_uncommitted": "Consumers that ended before their last commit was acknowledged",
     "held": "Failed attempts that used none up, because a service was down",
+    "throttled": "Attempts that a service has throttled: no failures, and none was used up",
     "transactions_aborted": "Aborted transactions: what was in them runs again",
     "workers_died": "Worker processes that ended under a record, and were replaced",
 }

@@ -134,6 +134,13 @@ def test_a_record_that_has_a_time_and_one_whose_service_is_down() -> None:
     assert by_offset(world.work.waiting) == {0: "service"}
 
 
+def test_a_record_that_its_service_throttles() -> None:
+    world = World()
+    world.poll("aa")
+    world.end(Failure(kl.Throttled(2_000)))
+    assert [(one.why, one.due_in_ms, one.behind) for one in world.work.waiting] == [("throttled", 2_000, 1)]
+
+
 def test_keys_that_wait_while_the_service_is_down_wait_for_it_and_for_no_worker() -> None:
     world = World(breaker=kl.Breaker(failures=1, probe_interval_ms=1_000))
     world.poll("aabbccdd")

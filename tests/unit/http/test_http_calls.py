@@ -15,7 +15,7 @@ from aiohttp.resolver import AsyncResolver
 import keylane as kl
 from keylane import http
 from keylane.http import connecting
-from keylane.http.calls import retry_after_ms
+from keylane.http.waits import retry_after_ms
 from keylane.records import Context, PlainMessage
 
 

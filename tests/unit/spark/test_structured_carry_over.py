@@ -131,6 +131,17 @@ def test_what_was_interrupted_counts_as_an_attempt_and_what_had_not_begun_does_n
     assert len({due for _, due in found.values()}) == 1
 
 
+def test_what_is_throttled_at_the_deadline_has_used_up_no_attempt_and_waits_on() -> None:
+    now_ms = int(time.time() * 1000)
+    one = carry()
+    assert one.held(record(0)) is None
+    one.throttled(row(0), 60_000)
+    assert one.takes(interrupted(0)) is True
+    ((attempts, due_ms),) = carried(one).values()
+    assert attempts == 0
+    assert now_ms + 60_000 <= due_ms <= int(time.time() * 1000) + 60_000
+
+
 def test_a_record_that_never_ends_in_time_has_a_last_attempt_too(letters: list[TaskRow]) -> None:
     one = carry(CarryList(6, "q", 5, {("t", 0): {1: (2, 0)}}), dead_letter=DeadLetter("dlq"))
     assert one.held(record(1)) is None

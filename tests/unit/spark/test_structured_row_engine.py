@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import math
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from keylane.errors import Throttled
 from keylane.flow import core
 from keylane.flow.admission import HandOver
 from keylane.flow.workers.threads import ThreadWorkers
@@ -89,6 +91,20 @@ def test_failed_attempts_are_repeated() -> None:
 
     with engine(handler) as running:
         assert returned(running.run(iter([[("a", None)]]))) == [3]
+
+
+def test_throttled_rows_use_up_no_attempt() -> None:
+    throttled: Counter[int] = Counter()
+
+    def ask(row: int) -> int:
+        throttled[row] += 1
+        if throttled[row] <= 4:  # more often than there are attempts
+            raise Throttled(1)
+        return row
+
+    with engine(ask) as running:
+        assert sorted(returned(running.run(iter([[(number, None) for number in range(10)]])))) == list(range(10))
+        assert (running.counters["throttled"], running.counters["failed"]) == (40, 0)
 
 
 def test_no_more_rows_are_made_before_the_first_call() -> None:

@@ -193,6 +193,8 @@ class TaskCarry:
     """Keys of which a record is carried, with the time when the last of them is due: those behind it are carried, too,
     and are not due before."""
     _started: set[tuple[str, int, int]] = field(default_factory=set)
+    _throttled: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    """When those are due that a service has throttled, in milliseconds since the epoch."""
     _carried: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
     _dead: list[TaskRow] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -259,6 +261,12 @@ class TaskCarry:
     def _is_last(self, error: BaseException) -> bool:
         return is_final(error) or self.retries.forbid(error)
 
+    def throttled(self, row: Row, delay_ms: int) -> None:
+        """Its service asks for a slower pace, and it waits: it has not been tried, and is not due before that."""
+        with self._lock:
+            self._started.discard(_name(row))
+            self._throttled[_name(row)] = int(time.time() * 1000) + delay_ms
+
     def takes(self, row: TaskRow) -> bool:
         """Whether the row leaves the batch: it is carried, or dead. Raises `HandlerError` when it may not."""
         name = _name(row.row)
@@ -298,7 +306,7 @@ class TaskCarry:
         attempts, due_ms = self._before(name)
         if name not in self._started:
             blocked_ms = 0 if (key := row.key()) is None else self._blocked.get(key, 0)
-            self._carried[name] = (attempts, max(due_ms, blocked_ms))
+            self._carried[name] = (attempts, max(due_ms, blocked_ms, self._throttled.get(name, 0)))
             return True
         row.attempts = attempts + 1
         if self.retries.allow(row.attempts):

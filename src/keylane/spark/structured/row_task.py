@@ -205,7 +205,7 @@ class RowRun:
             name_of,
             held=None if carry is None else carry.held,
             auto=partial(limit_of, options.counts.step),
-            on_failure=None if self._on_failure is None else self._on_failure.tell,
+            on_failure=None if self._on_failure is None and carry is None else self._hear_failed,
         )
         self._processed = self._skipped = self._put_off = 0
 
@@ -261,6 +261,13 @@ class RowRun:
             self._tell_failed(row)
         else:
             row.values, row.size, row.seconds = result.values, result.size, result.seconds
+
+    def _hear_failed(self, failed: FailedAttempt) -> None:
+        """The loop's: of an attempt that another one follows."""
+        if self._carry is not None and failed.outcome == "throttled" and failed.delay_ms is not None:
+            self._carry.throttled(failed.record, failed.delay_ms)
+        if self._on_failure is not None:
+            self._on_failure.tell(failed)
 
     def _tell_failed(self, row: TaskRow) -> None:
         """User code hears of a last attempt that failed."""
@@ -329,6 +336,7 @@ class RowRun:
             produced=dead,
             workers_died=counters["workers_died"],
             held=counters["held"],
+            throttled=counters["throttled"],
             handler_latency=self._engine.latency,
             failures=_since(before),
         )

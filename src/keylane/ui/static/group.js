@@ -9,7 +9,7 @@ import { openKeys, openNamed, openRecord } from "./singles.js";
 import { Table } from "./tables.js";
 
 const WHY = {
-  running: "running", store: "its handler waits for a connection of the store", pool: "its HTTP call waits for a place in the pool", queued: "with the workers", delivering: "its outputs wait for the broker", retry: "it failed", scheduled: "it is not time yet",
+  running: "running", store: "its handler waits for a connection of the store", pool: "its HTTP call waits for a place in the pool", queued: "with the workers", delivering: "its outputs wait for the broker", retry: "it failed", throttled: "its service asks for a slower pace", scheduled: "it is not time yet",
   rate: "the rate", service: "its service is down", paused: "paused", commit: "too far ahead of what is committed", ready: "no worker is free",
 };
 
