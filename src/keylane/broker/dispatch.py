@@ -23,7 +23,9 @@ import functools
 import importlib
 import pkgutil
 import struct
+import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -179,7 +181,63 @@ Steps = Generator[Work | None, Any, None]
 """Work in steps of a few milliseconds at most. What takes longer, and leaves the interpreter to others, is yielded:
 it is done in a thread, and its result is sent back."""
 SLICE_S = 0.005
-"""How long steps hold the event loop at a time, by the wall's clock: a thread's takes over a microsecond to ask."""
+"""How long work in slices holds the event loop at a time, by the wall's clock: a thread's takes over a microsecond to
+ask."""
+
+
+class Slices:
+    """What a loop gives to work in slices: `SLICE_S` a turn, for all requests together. One that has used it up waits
+    in line for another turn: each turn is the next one's."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.until = 0.0
+        """When this turn's slice is over."""
+        self._is_begun = False
+        self._line: deque[asyncio.Future[None]] = deque()
+
+    def begin(self) -> None:
+        """Somebody works in this turn; perhaps others did."""
+        if not self._is_begun:
+            self._is_begun = True
+            self.until = time.perf_counter() + SLICE_S
+            self.loop.call_soon(self._end)
+
+    async def next(self) -> None:
+        """Wait in line for another turn."""
+        turn: asyncio.Future[None] = self.loop.create_future()
+        self._line.append(turn)
+        if len(self._line) == 1:
+            self.loop.call_soon(self._call_first)
+        await turn
+        self.begin()
+
+    def _end(self) -> None:
+        self._is_begun = False
+
+    def _call_first(self) -> None:
+        turn = self._line.popleft()
+        if not turn.done():  # its request may be dropped
+            turn.set_result(None)
+        if self._line:
+            self.loop.call_soon(self._call_first)
+
+
+class _OfThread(threading.local):
+    slices: Slices | None = None
+
+
+_of_thread = _OfThread()
+
+
+def slices_begun() -> Slices:
+    """Those of the running loop; its slice of this turn has begun."""
+    loop = asyncio.get_running_loop()
+    found = _of_thread.slices
+    if found is None or found.loop is not loop:
+        found = _of_thread.slices = Slices(loop)
+    found.begin()
+    return found
 
 
 class Preparation:
@@ -197,19 +255,19 @@ class Preparation:
         """The next slice, in another turn of the loop."""
         result = None
         if self.work is None:
-            await asyncio.sleep(0)
+            await slices_begun().next()
         else:
             result = await asyncio.get_running_loop().run_in_executor(None, self.work)
         self.advance(result)
 
     def advance(self, result: object = None) -> None:
         """As many steps as there is time for. `result` is that of `work`."""
-        until = time.perf_counter() + SLICE_S
+        slices = slices_begun()
         self.work = None
         try:
             while self.work is None:
                 self.work, result = self._steps.send(result), None
-                if time.perf_counter() > until:
+                if time.perf_counter() > slices.until:
                     return
         except StopIteration:
             self.is_over = True
@@ -224,12 +282,11 @@ def prepared(steps: Steps, finish: Callable[[], Any]) -> Any:
 
 async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
     """Each of them. Others are served meanwhile, whenever what is done with them has held the loop for `SLICE_S`."""
-    until = time.perf_counter() + SLICE_S
+    slices = slices_begun()
     for item in items:
         yield item
-        if time.perf_counter() > until:
-            await asyncio.sleep(0)
-            until = time.perf_counter() + SLICE_S
+        if time.perf_counter() > slices.until:
+            await slices.next()
 
 
 async def by_partition(topics: Iterable[Any]) -> dict[str, dict[int, list[Any]]]:

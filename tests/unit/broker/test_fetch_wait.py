@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PARTITIONS = 3
-SLEEP = asyncio.sleep
+NEXT = dispatch.Slices.next
 WAIT_MS = 60_000
 HEAD = struct.pack(">hhih", 1, 4, 1, -1) + struct.pack(">iiiibi", -1, WAIT_MS, 1, 1_000_000, 0, 1)
 FRAME = (
@@ -43,12 +43,12 @@ def test_a_record_that_comes_in_any_turn_is_answered(
         await node.topics.create("t", PARTITIONS)
         turns = iter(range(1_000))
 
-        async def given(delay: float) -> None:
+        async def given(slices: dispatch.Slices) -> None:
             if next(turns) == turn:
                 await append_own("t", 0, encode_batch([NewRecord(b"k", b"v")], timestamp_ms=now_ms()), node)
-            await SLEEP(delay)
+            await NEXT(slices)
 
-        monkeypatch.setattr(asyncio, "sleep", given)
+        monkeypatch.setattr(dispatch.Slices, "next", given)
         call = decode_request(FRAME, "h", load_apis())
         try:
             return b"".join(await asyncio.wait_for(fetch.handle(call.request, call.header, node), WAIT_MS / 2_000))

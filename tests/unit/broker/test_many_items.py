@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 FEW = 10
 MANY = 60
 APIS = load_apis()
-SLEEP = asyncio.sleep
 VERSIONS = struct.pack(">ihhih", 10, 18, 0, 2, -1)
 AT_ONCE = {
     # Refused before its items are looked at, or for the first of them.
@@ -117,15 +116,16 @@ async def ask(address: tuple[str, int], frame: bytes) -> bytes:
 def turns(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Few items are many, and a slice is one step; what is here counts how often the loop was left to others."""
     given: list[float] = []
+    next_turn = dispatch.Slices.next
 
-    async def counted(delay: float) -> None:
-        given.append(delay)
-        await SLEEP(delay)
+    async def counted(slices: dispatch.Slices) -> None:
+        given.append(slices.until)
+        await next_turn(slices)
 
     monkeypatch.setattr(dispatch, "SLICE_S", -1.0)
     monkeypatch.setattr(dispatch, "FEW_ITEMS", FEW)
     monkeypatch.setattr(server, "FEW_ITEMS", FEW)
-    monkeypatch.setattr(asyncio, "sleep", counted)
+    monkeypatch.setattr(dispatch.Slices, "next", counted)
     return given
 
 
@@ -163,8 +163,8 @@ def test_another_client_is_answered_first(turns: list[float], tmp_path: Path) ->
         order: list[int] = []
 
         async def ask_later() -> None:
-            while not turns:
-                await SLEEP(0)
+            while not turns:  # noqa: ASYNC110 - a server tells nobody
+                await asyncio.sleep(0)
             await ask(address, VERSIONS)
             order.append(2)
 
