@@ -15,6 +15,7 @@ import pytest
 
 from keylane import (
     Context,
+    FailedAttempt,
     Fatal,
     HandlerError,
     Output,
@@ -24,6 +25,7 @@ from keylane import (
     Record,
     Retries,
     Skip,
+    Throttled,
     UsageError,
 )
 from keylane.consumer.start import Start
@@ -190,6 +192,24 @@ def test_one_record_of_a_batch_that_fails_takes_the_others_along_and_they_run_al
     assert replays.run(handler, batch=Batch(10), ordering="unordered", on_exhausted=Skip()) is None
     assert replays.effects() == [0, 1, 2, 3, 4, 6, 7, 8, 9]
     assert sizes == [10] + [1] * 10
+
+
+def test_one_record_of_a_batch_that_is_throttled_takes_the_others_along_and_none_uses_up_an_attempt(
+    replays: Replays,
+) -> None:
+    told: list[FailedAttempt] = []
+    often = []
+
+    def handler(records: Any, context: Any) -> list[Any]:
+        note_batch(records, context)
+        often.append(len(records))
+        return [Throttled(1) if record.offset == 5 and len(often) <= 4 else None for record in records]
+
+    options: dict[str, Any] = {"batch": Batch(10), "ordering": "unordered", "on_exhausted": Skip(), "on_failure": told.append}
+    assert replays.run(handler, **options) is None
+    assert replays.effects() == list(range(10))
+    assert {(one.outcome, one.attempt) for one in told} == {("throttled", 1)}
+    assert len(told) >= 10, "all of the batch waited"
 
 
 @pytest.mark.parametrize("how", ["commit", "swallowed"])

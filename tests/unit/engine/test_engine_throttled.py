@@ -12,7 +12,6 @@ from keylane import (
     Breaker,
     Commit,
     DeadLetter,
-    ExactlyOnce,
     FailedAttempt,
     Fatal,
     PeerError,
@@ -23,7 +22,6 @@ from keylane import (
     Skip,
     Throttled,
 )
-from keylane.delivery import SqliteStore
 from keylane.flow.core import LEAST_THROTTLE_S
 from keylane.foreign_errors import is_throttled, judged_decoding, retry_after_ms
 from keylane.http import ThrottledError
@@ -35,7 +33,6 @@ from kit.seam import Raised
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 WAIT_S = 60.0
 T0 = ("t", 0)
@@ -205,21 +202,6 @@ def test_whatever_runs_the_handler_no_record_is_given_up(handler: Callable[..., 
     assert (snapshot.processed, snapshot.failed, snapshot.dead_lettered) == (COUNT, 0, 0)
     assert snapshot.throttled == len(told) >= 2 * COUNT
     assert {(one.outcome, one.attempt) for one in told} == {("throttled", 1)}
-
-
-@pytest.mark.parametrize("batch", [None, Batch(3)], ids=["each", "batches"])
-def test_exactly_once_throttling_rolls_back_and_nobody_uses_up_an_attempt(tmp_path: Path, batch: Batch | None) -> None:
-    attempts = {"retries": Retries(max_attempts=1 if batch is None else 2, delay_ms=1)}
-    once = ExactlyOnce(SqliteStore(str(tmp_path / "once.db")))
-    handler = call if batch is None else first_of_batch
-    snapshot = run(handler, None, delivery=once, batch=batch, **attempts)
-    assert (snapshot.processed, snapshot.failed, snapshot.dead_lettered) == (COUNT, 0, 0)
-    assert snapshot.throttled >= 2
-
-
-def first_of_batch(records: list[Record]) -> list[Exception | None]:
-    """Only the first record of all is throttled: the others are rolled back with it."""
-    return [Throttled(1) if one.offset == 0 and _throttles(0) else None for one in records]
 
 
 def run(handler: Callable[..., Any], told: Callable[[FailedAttempt], Any] | None, **options: Any) -> Any:
