@@ -1,6 +1,7 @@
 """What a fetch reads of one partition: of a topic's log, or of `__consumer_offsets`.
 
-Both kinds go through the same three steps: `locate` (once), `available` (may be asked again after a wait), `read`.
+Both kinds go through the same three steps: `locate` (once), `available` (may be asked again after a wait), `read`. Most
+partitions of a large fetch have nothing new, so a step that waits for nothing is a plain call.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from keylane.wire import codes
 from keylane.wire.batches import BatchError, batches
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
     from keylane.storage.log_view import LogView
 
@@ -38,7 +39,7 @@ class Wanted(NamedTuple):
     offset: int
     max_bytes: int
     leader_epoch: int = -1
-    """The one that the client believes in; -1: none."""
+    """The one that the client believes in; any below 0 is none, as by Apache Kafka."""
     topic: str | None = None
     """The topic's name; None while no topic has the id that the client gives."""
     last_epoch: int = -1
@@ -78,8 +79,8 @@ class PartitionRead(Protocol):
     code: int
     """What is wrong with it, or NONE."""
 
-    async def locate(self) -> None:
-        """Find the offset, or what is wrong."""
+    def locate(self) -> Awaitable[None] | None:
+        """Find the offset, or what is wrong: at once, or when what this returns was awaited."""
         ...
 
     @property
@@ -92,9 +93,17 @@ class PartitionRead(Protocol):
         """What to listen to for more; None when nothing tells."""
         ...
 
-    async def read(self, budget: int, *, at_least_one: bool) -> FetchedPartition:
-        """The answer, with at most `budget` bytes of records, or one batch that is larger."""
+    def read(self, budget: int, *, at_least_one: bool) -> FetchedPartition | Awaitable[FetchedPartition]:
+        """The answer, with at most `budget` bytes of records, or one batch that is larger; or what gives it."""
         ...
+
+
+async def read_one(read: PartitionRead, max_bytes: int) -> FetchedPartition:
+    """All three steps."""
+    if (located := read.locate()) is not None:
+        await located
+    answer = read.read(max_bytes, at_least_one=True)
+    return answer if isinstance(answer, FetchedPartition) else await answer
 
 
 class NoRead:
@@ -107,15 +116,20 @@ class NoRead:
         self.code = code
         self._index = partition
 
-    async def locate(self) -> None:
+    def locate(self) -> None:
         """There is nothing to find."""
 
-    async def read(self, budget: int, *, at_least_one: bool) -> FetchedPartition:  # noqa: ARG002
+    def read(self, budget: int, *, at_least_one: bool) -> FetchedPartition:  # noqa: ARG002
         return nobodys(self._index, self.code) if self.code in NOBODYS else FetchedPartition(self._index, self.code)
 
 
 class LogRead:
     """A partition of a topic; with `committed_only`, up to its last stable offset."""
+
+    __slots__ = (
+        "_committed_only", "_diverging", "_index", "_last_epoch", "_leader_epoch", "_max_bytes", "_offset", "_position",
+        "_version", "code", "log",
+    )  # fmt: skip
 
     def __init__(self, log: LogView | None, partition: int, wanted: Wanted, *, committed_only: bool) -> None:
         self.log = log
@@ -123,43 +137,52 @@ class LogRead:
         self.code = codes.NONE
         self._index = partition
         self._offset, self._max_bytes, self._leader_epoch, _, self._last_epoch = wanted
-        self._position = 0
-        self._version = 0
+        self._position = self._version = 0
         self._diverging: tuple[int, int] | None = None
 
-    async def locate(self) -> None:
+    def locate(self) -> Awaitable[None] | None:
         log = self.log
         if log is None or log.is_closed:
             self.code = codes.UNKNOWN_TOPIC_OR_PARTITION
-            return
-        self.code = leader_epoch_error(self._leader_epoch, log.leader_epoch)
-        if self.code == codes.NONE:
+            return None
+        if self._leader_epoch >= 0:
+            self.code = leader_epoch_error(self._leader_epoch, log.leader_epoch)
+        if self._last_epoch >= 0 and self.code == codes.NONE:
             self._compare(log)
-            await self._find(log)
+        return self._find(log)
 
     def _compare(self, log: LogView) -> None:
         """Look whether what the client has read last is in this log."""
-        if self._last_epoch < 0:
-            return
         epoch, end = log.end_of_epoch(self._last_epoch)
         if end < 0:
             self.code = codes.OFFSET_OUT_OF_RANGE
         elif epoch < self._last_epoch or end < self._offset:
             self._diverging = epoch, end
 
-    async def _find(self, log: LogView) -> None:
+    def _find(self, log: LogView) -> Awaitable[None] | None:
         if self.code != codes.NONE or self._diverging is not None or not self._is_in(log):
-            return
+            return None
+        if self._offset < log.high_watermark and not log.is_prepared(self._offset):
+            return self._prepare(log)
+        self._look_up(log)
+        return None
+
+    async def _prepare(self, log: LogView) -> None:
         try:
-            if not log.is_prepared(self._offset):
-                await log.prepare(self._offset)
-                if not self._is_in(log):  # it was removed meanwhile
-                    return
-            self._position = log.locate(self._offset)
-            self._version = log.version
+            await log.prepare(self._offset)
         except (OSError, PeerError) as error:
             if self._is_in(log):
                 self._fail(error)
+            return
+        if self._is_in(log):  # it may have been removed meanwhile
+            self._look_up(log)
+
+    def _look_up(self, log: LogView) -> None:
+        self._version = log.version
+        try:
+            self._position = log.locate(self._offset)
+        except (OSError, PeerError) as error:
+            self._fail(error)
 
     def _is_in(self, log: LogView) -> bool:
         """Whether the log has the offset; if not, that is the answer."""
@@ -174,34 +197,45 @@ class LogRead:
             return 0
         if self._diverging is not None:
             return self._max_bytes  # there is something to tell
+        end = self.log.stable_position if self._committed_only else self.log.synced_position
+        there = end - self._position
         # A position behind the last stable offset is that of a reader who was further before (of all records).
-        return max(min(self._end(self.log) - self._position, self._max_bytes), 0)
+        return min(there, self._max_bytes) if there > 0 else 0
 
-    def _end(self, log: LogView) -> int:
-        return log.stable_position if self._committed_only else log.synced_position
-
-    async def read(self, budget: int, *, at_least_one: bool) -> FetchedPartition:
+    def read(self, budget: int, *, at_least_one: bool) -> FetchedPartition | Awaitable[FetchedPartition]:
         log = self.log
-        if self.code == codes.NONE and log is not None and log.is_closed:
-            self.code = codes.UNKNOWN_TOPIC_OR_PARTITION  # deleted while the fetch waited
-        elif self.code == codes.NONE and log is not None and log.version != self._version:
-            await self._find(log)  # its segments are others now
         if log is None:
             return nobodys(self._index)
+        if self.code == codes.NONE:
+            if log.is_closed:
+                self.code = codes.UNKNOWN_TOPIC_OR_PARTITION  # deleted while the fetch waited
+            elif log.version != self._version and (found := self._find(log)) is not None:
+                return self._read_when(found, log, budget, at_least_one=at_least_one)  # its segments are others now
+        return self._read(log, budget, at_least_one=at_least_one)
+
+    async def _read_when(
+        self, found: Awaitable[None], log: LogView, budget: int, *, at_least_one: bool
+    ) -> FetchedPartition:
+        await found
+        return self._read(log, budget, at_least_one=at_least_one)
+
+    def _read(self, log: LogView, budget: int, *, at_least_one: bool) -> FetchedPartition:
         if self.code != codes.NONE:
             return FetchedPartition(self._index, self.code, leader_epoch=log.leader_epoch)
-        offsets = (log.high_watermark, log.log_start_offset)
-        if self._diverging is not None:
-            return FetchedPartition(self._index, self.code, *offsets, b"", log.stable_offset, diverging=self._diverging)
-        try:
-            limit = min(self._max_bytes, budget, READ_BYTES)
-            records = log.read(self._position, limit, at_least_one=at_least_one, end=self._end(log))
-        except (OSError, PeerError) as error:
-            self._fail(error)
-            return FetchedPartition(self._index, self.code)
-        aborted = self._aborted(log, records) if self._committed_only else None
-        offsets = (log.high_watermark, log.log_start_offset)
-        return FetchedPartition(self._index, self.code, *offsets, records, log.stable_offset, aborted)
+        records = b""
+        end = log.stable_position if self._committed_only else log.synced_position
+        if self._position < end and self._diverging is None:
+            try:
+                limit = min(self._max_bytes, budget, READ_BYTES)
+                records = log.read(self._position, limit, at_least_one=at_least_one, end=end)
+            except (OSError, PeerError) as error:
+                self._fail(error)
+                return FetchedPartition(self._index, self.code)
+        aborted = self._aborted(log, records) if self._committed_only and self._diverging is None else None
+        return FetchedPartition(
+            self._index, codes.NONE, log.high_watermark, log.log_start_offset, records, log.stable_offset, aborted, -1,
+            self._diverging,
+        )  # fmt: skip
 
     def _aborted(self, log: LogView, records: bytes) -> list[tuple[int, int]]:
         """The aborted transactions that the consumer has to know of for these records."""
@@ -229,9 +263,10 @@ class OffsetsRead:
         self.code = topic.check(partition)
         self._view = topic.view
         self._index = partition
-        self._offset, self._max_bytes, self._leader_epoch, *_ = wanted
+        self._offset, self._max_bytes, leader_epoch, *_ = wanted
+        self._leader_epoch = max(leader_epoch, -1)
 
-    async def locate(self) -> None:
+    def locate(self) -> None:
         if self.code != codes.NONE:
             return
         self.code = leader_epoch_error(self._leader_epoch, OffsetsTopic.leader_epoch)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from keylane.broker.group_configs import COPIES_RECORDS, LETTERS_TOPIC
 from keylane.broker.handlers.produce import RefusedError, append_own
-from keylane.broker.reads import LogRead, Wanted
+from keylane.broker.reads import LogRead, Wanted, read_one
 from keylane.broker.topic_settings import TAKES_LETTERS
 from keylane.broker.topics import check_topic_name, collision
 from keylane.errors import UsageError
@@ -128,8 +128,7 @@ class _Letters:
         name = self._node.topic_name(place.topic_id)
         log = None if name is None else self._node.topics.log(name, place.partition)
         read = LogRead(log, place.partition, Wanted(first, READ_BYTES), committed_only=False)
-        await read.locate()
-        fetched = await read.read(READ_BYTES, at_least_one=True)
+        fetched = await read_one(read, READ_BYTES)
         if fetched.error_code != codes.NONE:
             return last, {}
         end, found = await asyncio.to_thread(_records, fetched.records, first, last)

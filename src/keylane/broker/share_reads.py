@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from keylane.broker.reads import LogRead, Wanted
+from keylane.broker.reads import FetchedPartition, LogRead, Wanted
 from keylane.coordinator.share_groups.protocol import EARLIEST
 from keylane.coordinator.share_groups.records import Place
 from keylane.coordinator.share_service import Read
@@ -170,7 +170,8 @@ class ShareFetch:
         at = partition.next_offset
         wanted = Wanted(at, max(PARTITION_BYTES, self._request.min_bytes))
         read = LogRead(log, place.partition, wanted, committed_only=self._settings.is_committed_only)
-        await read.locate()
+        if (located := read.locate()) is not None:
+            await located
         if read.code == codes.OFFSET_OUT_OF_RANGE:
             return codes.NONE  # someone set the group's place beyond the end of the log
         return _Free(place, partition, at, read) if read.code == codes.NONE else read.code
@@ -202,7 +203,9 @@ class ShareFetch:
         place, partition, at, read = free
         if not read.available:
             return NOTHING
-        fetched = await read.read(most_bytes, at_least_one=at_least_one)
+        fetched = read.read(most_bytes, at_least_one=at_least_one)
+        if not isinstance(fetched, FetchedPartition):
+            fetched = await fetched
         if fetched.error_code != codes.NONE:
             return Shared(fetched.error_code)
         whole = [*batches(fetched.records)]

@@ -76,7 +76,7 @@ class PartitionTransactions:
     @property
     def first_undecided(self) -> tuple[int, int] | None:
         """Offset and position where the first undecided transaction begins."""
-        return next(iter(self._undecided.items()), None)
+        return next(iter(self._undecided.items())) if self._undecided else None
 
     def aborted(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """Producer id and first offset of the aborted transactions that may have records in these offsets."""

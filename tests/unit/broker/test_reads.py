@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from keylane.broker.reads import LogRead, Wanted
+from keylane.broker.reads import FetchedPartition, LogRead, Wanted
 from keylane.storage.compacting import Compactor
 from keylane.storage.filesystem import OsFileSystem
 from keylane.storage.log import LogOptions, PartitionLog
@@ -31,11 +31,17 @@ async def filled(tmp_path: Path) -> PartitionLog:
     return log
 
 
+async def read(located: LogRead) -> FetchedPartition:
+    answer = located.read(1_000, at_least_one=True)
+    return answer if isinstance(answer, FetchedPartition) else await answer
+
+
 async def located(log: PartitionLog, offset: int) -> LogRead:
-    read = LogRead(log, 0, Wanted(offset, 1_000), committed_only=False)
-    await read.locate()
-    assert read.code == codes.NONE
-    return read
+    found = LogRead(log, 0, Wanted(offset, 1_000), committed_only=False)
+    if (preparing := found.locate()) is not None:
+        await preparing
+    assert found.code == codes.NONE
+    return found
 
 
 def test_what_retention_took_meanwhile_is_out_of_range(tmp_path: Path) -> None:
@@ -43,8 +49,8 @@ def test_what_retention_took_meanwhile_is_out_of_range(tmp_path: Path) -> None:
         log = await filled(tmp_path)
         gone, there = await located(log, 2), await located(log, COUNT - 1)
         await log.delete_before(COUNT - 1)
-        assert (await gone.read(1_000, at_least_one=True)).error_code == codes.OFFSET_OUT_OF_RANGE
-        found = await there.read(1_000, at_least_one=True)
+        assert (await read(gone)).error_code == codes.OFFSET_OUT_OF_RANGE
+        found = await read(there)
         assert (found.error_code, found.log_start_offset) == (codes.NONE, COUNT - 1)
         assert read_header(found.records).base_offset == COUNT - 1
         await log.close()
@@ -57,8 +63,8 @@ def test_what_compaction_wrote_anew_is_found_again(tmp_path: Path) -> None:
         log = await filled(tmp_path)
         reads = [await located(log, offset) for offset in range(COUNT)]
         assert await Compactor(OsFileSystem(), InlineExecutor()).compact(log, 0, 0.0, 1_000)
-        for offset, read in enumerate(reads):
-            header = read_header((await read.read(1_000, at_least_one=True)).records)
+        for offset, one in enumerate(reads):
+            header = read_header((await read(one)).records)
             assert header.base_offset <= offset < header.next_offset
         await log.close()
 

@@ -10,14 +10,14 @@ offset, and the aborted transactions in it.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import struct
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from keylane.broker.dispatch import answer_of, in_slices
+from keylane.broker.dispatch import answer_of, in_slices, slices_begun
 from keylane.broker.fetch_sessions import FINAL_EPOCH, NO_SESSION
-from keylane.broker.reads import NOBODYS, READ_BYTES, LogRead, NoRead, OffsetsRead, Wanted
+from keylane.broker.reads import NOBODYS, READ_BYTES, FetchedPartition, LogRead, NoRead, OffsetsRead, Wanted
 from keylane.broker.topics import NO_TOPIC_ID
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.wire import codes
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
-    from keylane.broker.reads import FetchedPartition, PartitionRead
+    from keylane.broker.reads import PartitionRead
     from keylane.broker.topics import NamedPartition, NamedTopic
     from keylane.wire.versions import Entity
 
@@ -52,6 +52,9 @@ LACKS = "rack awareness; isolation in __consumer_offsets (all of it is given)"
 
 FLEXIBLE_VERSION = 12
 _SESSION_VERSION = 7
+_EPOCH_VERSION = 9
+_LAST_EPOCH_VERSION = 12
+NO_EPOCH = -1
 _TOPIC_ID_VERSION = 13
 _LEADER_VERSION = 16
 _READ_COMMITTED = 1
@@ -82,8 +85,10 @@ class _Counted(NamedTuple):
     available: int
     at_once: int
     """Of them, what one answer takes."""
-    codes: Sequence[int]
-    """Of the partitions that exist."""
+    existing: int
+    """Partitions."""
+    has_error: bool
+    """Of one that exists."""
 
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
@@ -92,7 +97,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     begun = node.fetch_sessions.begin(
         getattr(request, "session_id", NO_SESSION),
         getattr(request, "session_epoch", FINAL_EPOCH),
-        await _wanted(request, node, has_ids=has_ids),
+        await _wanted(request, version, node),
         _forgotten(request, has_ids=has_ids),
         node.clock(),
         has_ids=has_ids,
@@ -103,15 +108,19 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     deadline = asyncio.get_running_loop().time() + request.max_wait.total_seconds()
     reads: dict[NamedPartition, PartitionRead] = {}
     wanted, goes_on = begun.wanted, True
+    slices = slices_begun()
     while True:
-        async for partition, how in in_slices(wanted.items()):
+        for partition, how in wanted.items():
             if partition not in reads:
                 reads[partition] = read = _read_of(node, partition, how, committed_only=committed_only)
-                await read.locate()
+                if (located := read.locate()) is not None:
+                    await located
+                if perf_counter() > slices.until:
+                    await slices.next()
         counted = await _count(reads)
-        known = counted.codes
         resting = 0 if begun.session is None else len(begun.session.partitions) - len(reads)
-        if counted.available >= needed or not goes_on or any(known) or not (known or resting > 0):
+        has_enough = counted.available >= needed or counted.has_error
+        if has_enough or not goes_on or not (counted.existing or resting > 0):
             break
         logs = [read.log for read in reads.values() if read.log is not None]
         listeners = [log.stable_listeners if committed_only else log.listeners for log in logs]
@@ -119,8 +128,8 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
             listeners.append(begun.session.listeners)
         goes_on = await _wait(listeners, reads, needed, deadline)
         wanted = {} if begun.session is None else begun.session.to_read()
-    answers = await _read_all(reads, await header.room.take(min(counted.at_once, max_bytes)))
-    header.room.settle(sum(len(answer.records) for _, answer in answers))
+    answers, size = await _read_all(reads, await header.room.take(min(counted.at_once, max_bytes)))
+    header.room.settle(size)
     code, session_id, told = node.fetch_sessions.finish(begun, answers, node.clock())
     if code == codes.NONE and session_id != NO_SESSION:
         async for partition, answer in in_slices(answers):
@@ -130,25 +139,28 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     leader = Leader(node.node_id, node.host, node.port)
 
     def encoded() -> list[bytes]:
-        topics = [
-            (topic, [partition for _, partition in found])
-            for topic, found in itertools.groupby(told, lambda one: one[0][0])
-        ]
-        return encode(version, topics, error_code=code, session_id=session_id, leader=leader)
+        return encode(version, _by_topic(told), error_code=code, session_id=session_id, leader=leader)
 
     return answer_of(len(told), encoded)
 
 
-async def _wanted(request: Any, node: Node, *, has_ids: bool) -> dict[NamedPartition, Wanted]:
+async def _wanted(request: Any, version: int, node: Node) -> dict[NamedPartition, Wanted]:
     """Each partition once; of one that is named twice, the last holds."""
+    has_ids = version >= _TOPIC_ID_VERSION
+    has_epoch, has_last_epoch = version >= _EPOCH_VERSION, version >= _LAST_EPOCH_VERSION
     wanted = {}
-    async for topic in in_slices(request.topics):
+    slices = slices_begun()
+    for topic in request.topics:
         named = _named(topic, has_ids=has_ids)
         name = node.topic_name(named) if isinstance(named, UUID) else named
-        async for one in in_slices(topic.partitions):
-            epoch = max(getattr(one, "current_leader_epoch", -1), -1)  # any below 0 is none, as by Apache Kafka
-            last_epoch = getattr(one, "last_fetched_epoch", -1)
+        for one in topic.partitions:
+            epoch = one.current_leader_epoch if has_epoch else NO_EPOCH
+            last_epoch = one.last_fetched_epoch if has_last_epoch else NO_EPOCH
             wanted[named, one.partition] = Wanted(one.fetch_offset, one.partition_max_bytes, epoch, name, last_epoch)
+            if perf_counter() > slices.until:
+                await slices.next()
+        if perf_counter() > slices.until:
+            await slices.next()
     return wanted
 
 
@@ -176,30 +188,55 @@ def _read_of(node: Node, partition: NamedPartition, wanted: Wanted, *, committed
 
 async def _read_all(
     reads: dict[NamedPartition, PartitionRead], max_bytes: int
-) -> list[tuple[NamedPartition, FetchedPartition]]:
+) -> tuple[list[tuple[NamedPartition, FetchedPartition]], int]:
     """Records of all partitions, in their order, until `max_bytes`; at least one batch of the first. Partitions that do
-    not exist come last, as in Kafka."""
+    not exist come last, as in Kafka. With it the bytes of all records."""
     answers = []
-    budget = max_bytes
-    at_least_one = True
-    async for partition, read in in_slices(sorted(reads.items(), key=lambda one: one[1].code in NOBODYS)):
-        answer = await read.read(budget, at_least_one=at_least_one)
-        budget = max(budget - len(answer.records), 0)
-        at_least_one = at_least_one and not answer.records
+    size = 0
+    slices = slices_begun()
+    for partition, read in sorted(reads.items(), key=_is_nobodys):
+        answer = read.read(max_bytes - size if size < max_bytes else 0, at_least_one=not size)
+        if not isinstance(answer, FetchedPartition):
+            answer = await answer
+        size += len(answer.records)
         answers.append((partition, answer))
-    return answers
+        if perf_counter() > slices.until:
+            await slices.next()
+    return answers, size
+
+
+def _is_nobodys(one: tuple[NamedPartition, PartitionRead]) -> bool:
+    return one[1].code in NOBODYS
 
 
 async def _count(reads: dict[NamedPartition, PartitionRead]) -> _Counted:
-    available, at_once, known = 0, 0, []
-    async for read in in_slices(reads.values()):
+    available, at_once, existing, has_error = 0, 0, 0, False
+    slices = slices_begun()
+    for read in reads.values():
         there = read.available
-        available += there
-        at_once += min(there, READ_BYTES)
+        if there:
+            available += there
+            at_once += min(there, READ_BYTES)
         # As in Apache Kafka, what does not exist is left out: a consumer waits for the other topics.
-        if read.code not in NOBODYS:
-            known.append(read.code)
-    return _Counted(available, at_once, known)
+        code = read.code
+        if code not in NOBODYS:
+            existing += 1
+            has_error = has_error or code != codes.NONE
+        if perf_counter() > slices.until:
+            await slices.next()
+    return _Counted(available, at_once, existing, has_error)
+
+
+def _by_topic(
+    answers: Sequence[tuple[NamedPartition, FetchedPartition]],
+) -> list[tuple[NamedTopic, list[FetchedPartition]]]:
+    """Neighbours of one topic together."""
+    topics: list[tuple[NamedTopic, list[FetchedPartition]]] = []
+    for (topic, _), answer in answers:
+        if not topics or topics[-1][0] != topic:
+            topics.append((topic, []))
+        topics[-1][1].append(answer)
+    return topics
 
 
 async def _wait(
@@ -229,6 +266,8 @@ async def _wait(
 # --- the response ---
 
 _FETCHED = struct.Struct(">ihqq")
+_WITHOUT_RECORDS = struct.Struct(">ihqqqbibb")
+"""From version 12 on, of a partition with nothing else to tell."""
 _ABORTED = struct.Struct(">qq")
 _NO_PREFERRED_REPLICA = int32(-1)
 _DIVERGING_EPOCH, _CURRENT_LEADER, _NODE_ENDPOINTS = 0, 1, 0
@@ -274,10 +313,13 @@ def encode(
     for name, partitions in topics:
         parts += (name.bytes if isinstance(name, UUID) else write_string(name), write_length(len(partitions)))
         for partition in partitions:
-            index, error, watermark, _, _, stable, aborted, leader_epoch, diverging = partition
+            index, error, watermark, start, records, stable, aborted, leader_epoch, diverging = partition
+            if is_flexible and not records and aborted is None and diverging is None and error == codes.NONE:
+                parts.append(_WITHOUT_RECORDS.pack(index, error, watermark, stable, start, 0, -1, 1, 0))
+                continue
             parts.append(_FETCHED.pack(index, error, watermark, stable))
             if version >= 5:
-                parts.append(int64(partition.log_start_offset))
+                parts.append(int64(start))
             if aborted is None:
                 parts.append(null_array)
             else:
@@ -285,8 +327,8 @@ def encode(
                 parts += [_ABORTED.pack(*one) + tags for one in aborted]
             if version >= 11:
                 parts.append(_NO_PREFERRED_REPLICA)
-            size = len(partition.records)
-            parts += (unsigned_varint(size + 1) if is_flexible else int32(size), partition.records)
+            size = len(records)
+            parts += (unsigned_varint(size + 1) if is_flexible else int32(size), records)
             is_told = error == codes.FENCED_LEADER_EPOCH and version >= _LEADER_VERSION
             if is_told:
                 parts.append(tagged({_CURRENT_LEADER: leader.current(leader_epoch)}))
