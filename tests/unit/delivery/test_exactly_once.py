@@ -205,7 +205,12 @@ def test_one_record_of_a_batch_that_is_throttled_takes_the_others_along_and_none
         often.append(len(records))
         return [Throttled(1) if record.offset == 5 and len(often) <= 4 else None for record in records]
 
-    options: dict[str, Any] = {"batch": Batch(10), "ordering": "unordered", "on_exhausted": Skip(), "on_failure": told.append}
+    options: dict[str, Any] = {
+        "batch": Batch(10),
+        "ordering": "unordered",
+        "on_exhausted": Skip(),
+        "on_failure": told.append,
+    }
     assert replays.run(handler, **options) is None
     assert replays.effects() == list(range(10))
     assert {(one.outcome, one.attempt) for one in told} == {("throttled", 1)}
