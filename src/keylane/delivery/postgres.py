@@ -431,9 +431,10 @@ def _make_tables(psycopg: Any, connection: Any) -> None:
         return
     connection.rollback()
     try:
-        for statement in (LOCK, *schema_of("postgresql")):
+        for statement in schema_of("postgresql"):  # one table at a time: a member that runs may hold any two
+            connection.execute(LOCK)
             connection.execute(statement)
-        connection.commit()
+            connection.commit()
     except psycopg.Error as error:
         if error.sqlstate not in NOT_ALLOWED:
             raise

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from keylane.offsets import OffsetMap
 from keylane.options import ExactlyOnce
 from keylane.records import PlainMessage
 from kit.pgbouncer import find_bouncer, started_bouncer
+from kit.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -198,6 +200,24 @@ def test_tables_of_before_there_were_checksums_get_what_they_lack(database: Data
     )
     run(PostgresStore(database.conninfo), note)
     assert database.sql("SELECT number FROM effects ORDER BY number") == [(0,), (1,), (2,), (4,)]
+
+
+def test_tables_get_what_they_lack_while_a_member_runs(database: Database) -> None:
+    """It holds one table, and asks for another."""
+    PostgresStore(database.conninfo).open().close()
+    database.sql("ALTER TABLE keylane_positions DROP COLUMN leader_epoch")
+
+    def waiting() -> bool:
+        return bool(database.sql("SELECT 1 FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"))
+
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(database.conninfo) as member:
+        member.execute("SELECT * FROM keylane_positions")
+        starts = pool.submit(PostgresStore(database.conninfo).open)
+        until(waiting, "the start waits for the member's transaction")
+        member.execute("SELECT * FROM keylane_processed")
+        member.rollback()
+        starts.result().close()
+    assert database.sql("SELECT leader_epoch FROM keylane_positions") == []
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])
