@@ -11,22 +11,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import count
+from typing import TYPE_CHECKING
 
 import pytest
 
+from keylane.broker.backup import UNFINISHED, UNFINISHED_KIND, back_up, restore
+from keylane.broker.backup_points import FOLDER
 from keylane.broker.config import BrokerConfig
 from keylane.broker.node import Node
 from keylane.coordinator.formats import OFFSETS_TOPIC, TopicCommit, partition_for
 from keylane.coordinator.offset_service import CommitRequest
 from keylane.coordinator.transactions.transactional_ids import Producer
-from keylane.errors import PeerError
+from keylane.errors import DataFolderError, PeerError
+from keylane.storage.sealed import write_sealed
 from keylane.wire import codes
 from keylane.wire.batches import NewRecord, batches, decode_records, encode_batch, read_header
 from kit.filesystem import Content, Names, SimulatedCrashError, SimulatedFileSystem
 
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
+
 DATA = "/data"
+RESTORED = "/restored"
+POINT_ID = "0" * 32
 PARTITIONS = 2
 CONFIG = BrokerConfig(
     log_segment_bytes=1_024, offsets_topic_num_partitions=PARTITIONS, offsets_topic_segment_bytes=1_500
@@ -139,38 +150,54 @@ def expect(error: int) -> None:
     assert error == codes.NONE
 
 
-async def run_transactions(filesystem: SimulatedFileSystem, told: Told, kind: type[Client]) -> None:
+@contextlib.asynccontextmanager
+async def alone(_: Node) -> AsyncIterator[None]:
+    """Nothing goes on beside the life."""
+    yield
+
+
+async def run_transactions(
+    filesystem: SimulatedFileSystem,
+    told: Told,
+    kind: type[Client],
+    beside: Callable[[Node], AbstractAsyncContextManager[None]] = alone,
+) -> None:
     node = await Node.open(filesystem, DATA, CONFIG, Clock())
     try:
-        for topic in TOPICS:
-            await node.topics.create(topic, 1)
-            told.topics.add(topic)
-        x, y = kind(node, "x"), kind(node, "y")
-        await x.init()
-        await y.init()
-        await y.write(100)  # stays open, so x is undecided for readers behind it
-        for number in range(4):
-            await x.write(number)
-            told.asked |= set() if number % 2 else {number}
-            await x.end(committed=number % 2 == 0)
-            (told.aborted if number % 2 else told.committed).add(number)
-        await x.write(50)
-        successor = kind(node, "x")
-        await successor.init()
-        told.aborted.add(50)
-        await successor.write(51)
-        told.asked.add(51)
-        await successor.end(committed=True)
-        told.committed.add(51)
-        told.asked.add(100)
-        await y.end(committed=True)
-        told.committed.add(100)
-        await y.write(101)
+        async with beside(node):
+            await live(node, told, kind)
     finally:
         with contextlib.suppress(SimulatedCrashError):
             await node.close()
     told.is_finished = True
     assert told.committed == {0, 2, 51, 100}
+
+
+async def live(node: Node, told: Told, kind: type[Client]) -> None:
+    for topic in TOPICS:
+        await node.topics.create(topic, 1)
+        told.topics.add(topic)
+    x, y = kind(node, "x"), kind(node, "y")
+    await x.init()
+    await y.init()
+    await y.write(100)  # stays open, so x is undecided for readers behind it
+    for number in range(4):
+        await x.write(number)
+        told.asked |= set() if number % 2 else {number}
+        await x.end(committed=number % 2 == 0)
+        (told.aborted if number % 2 else told.committed).add(number)
+    await x.write(50)
+    successor = kind(node, "x")
+    await successor.init()
+    told.aborted.add(50)
+    await successor.write(51)
+    told.asked.add(51)
+    await successor.end(committed=True)
+    told.committed.add(51)
+    told.asked.add(100)
+    await y.end(committed=True)
+    told.committed.add(100)
+    await y.write(101)
 
 
 async def read_committed(node: Node, topic: str) -> list[int]:
@@ -196,9 +223,9 @@ async def read_committed(node: Node, topic: str) -> list[int]:
     return found
 
 
-async def check(filesystem: SimulatedFileSystem, told: Told, kind: type[Client]) -> None:
+async def check(filesystem: SimulatedFileSystem, told: Told, kind: type[Client], path: str = DATA) -> None:
     clock = Clock()
-    node = await Node.open(filesystem, DATA, CONFIG, clock)
+    node = await Node.open(filesystem, path, CONFIG, clock)
     try:
         transactions = node.coordinator.transactions
         await node.coordinator.loaded()
@@ -307,6 +334,114 @@ def fail_everywhere(step: int, kind: type[Client]) -> None:
             raise
         if told.is_finished and operation > len(filesystem.history):
             break
+
+
+class PointTaker(SimulatedFileSystem):
+    """Takes a backup's point while the given operation of the broker's life is under way."""
+
+    def __init__(self, operation: int, told: Told) -> None:
+        super().__init__()
+        self._taken_at = operation
+        self._told = told
+        self._node: Node | None = None
+        self.taking: asyncio.Task[None] | None = None
+        self.before = self.after = Told()
+        """What clients were told when the point was asked for, and when it was there."""
+
+    @contextlib.asynccontextmanager
+    async def beside(self, node: Node) -> AsyncIterator[None]:
+        self._node, self._loop = node, asyncio.get_running_loop()
+        yield
+        self._node = None
+        await asyncio.sleep(0)
+        if self.taking is not None:
+            await self.taking
+
+    def operation(self, kind: str, path: str, size: int = 0) -> None:
+        super().operation(kind, path, size)
+        if self._node is not None and self.operations >= self._taken_at:
+            node, self._node = self._node, None
+            self._loop.call_soon_threadsafe(self._take, node)
+
+    def _take(self, node: Node) -> None:
+        self.taking = self._loop.create_task(self._made(node))
+
+    async def _made(self, node: Node) -> None:
+        if not self.exists(f"{DATA}/{FOLDER}"):
+            self.mkdir(f"{DATA}/{FOLDER}")
+        self.before = deepcopy(self._told)
+        await node.backup_points.make(POINT_ID)
+        self.after = deepcopy(self._told)
+
+    def restored(self) -> Told:
+        """Back the point up and restore it to `/restored`: what clients must find there."""
+        self.mkdir("/to")
+        write_sealed(self, f"/to/{UNFINISHED}", UNFINISHED_KIND, [POINT_ID, 0])
+        back_up(self, DATA, "/to", Clock())
+        restore(self, "/to", RESTORED)
+        before, after = self.before, self.after
+        return Told(before.topics, before.committed, before.aborted, after.asked)
+
+
+@pytest.mark.parametrize("kind", [Client, NewClient])
+@pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.soak)])
+def test_a_backup_of_any_moment_has_transactions_whole(kind: type[Client], step: int) -> None:
+    points = 0
+    for operation in count(1, step):
+        told = Told()
+        disk = PointTaker(operation, told)
+        asyncio.run(run_transactions(disk, told, kind, disk.beside))
+        if disk.taking is None:
+            break
+        points += 1
+        try:
+            asyncio.run(check(disk, disk.restored(), kind, RESTORED))
+        except BaseException as error:
+            error.add_note(f"point at operation {operation}: {disk.before}, {disk.after}")
+            raise
+    assert points > 150 / step
+
+
+class PlainCopier(SimulatedFileSystem):
+    """Copies a folder as `cp -r` does: the logs at one operation, and the rest some time later."""
+
+    def __init__(self, operation: int) -> None:
+        super().__init__()
+        self._copied_at = operation
+
+    def operation(self, kind: str, path: str, size: int = 0) -> None:
+        super().operation(kind, path, size)
+        if path.startswith(DATA) and self.operations == self._copied_at:
+            self.mkdir(RESTORED)
+            self._copy("topics")
+        elif path.startswith(DATA) and self.exists(RESTORED) and self.operations > self._copied_at + 100:
+            self._copied_at = 10**9
+            for name in self.listdir(DATA):
+                if name not in ("topics", ".lock"):
+                    self._copy(name)
+
+    def _copy(self, name: str) -> None:
+        source, target = f"{DATA}/{name}", f"{RESTORED}/{name}"
+        if self.is_dir(source):
+            self.mkdir(target)
+            for child in self.listdir(source):
+                self._copy(f"{name}/{child}")
+        else:
+            self.open_append(target).write(self.read(source))
+
+
+def test_a_plain_copy_under_load_is_found_out() -> None:
+    """The oracle of the backups fails where a backup is none."""
+    refused = 0
+    for operation in range(60, 140, 8):
+        disk = PlainCopier(operation)
+        told = Told()
+        asyncio.run(run_transactions(disk, told, Client))
+        with contextlib.suppress(AssertionError, DataFolderError):
+            asyncio.run(check(disk, Told(told.topics, asked=told.asked), Client, RESTORED))
+            continue
+        refused += 1
+    assert refused
 
 
 @pytest.mark.parametrize("kind", [Client, NewClient])

@@ -250,6 +250,9 @@ class SimulatedFileSystem:
             raise IsADirectoryError(errno.EISDIR, "is a folder", path)
         return bytes(entry.live)
 
+    def read_part(self, path: str, offset: int, size: int) -> bytes:
+        return self.read(path)[offset : offset + size]
+
     def size_of(self, path: str) -> int:
         return len(self.read(path))
 
@@ -291,6 +294,12 @@ class SimulatedFileSystem:
         self.operation("rename", new)
         del source.live[old_name]
         target.live[new_name] = entry
+
+    def link(self, path: str, name: str) -> None:
+        folder, short = _parent(self._root, name)
+        entry = _entry(self._root, path)
+        self.operation("link", name)
+        folder.live[short] = entry
 
     def remove(self, path: str) -> None:
         folder, name = _parent(self._root, path)

@@ -50,6 +50,10 @@ BROKER_CONFIGS = "broker-configs.json"
 LEADER_EPOCH = "leader-epoch.json"
 FEATURES = "features.json"
 CLEAN_SHUTDOWN = "clean-shutdown.json"
+STATE_FILES = (META, REGISTRY, PRODUCER_IDS, GROUP_CONFIGS, BROKER_CONFIGS, LEADER_EPOCH, FEATURES)
+"""Each is replaced as a whole; some may not be there."""
+RESTORING = "restoring.json"
+"""In a folder that a backup is being restored to."""
 _FORMAT_KEY = "keylane.format.version"
 _CHECKSUM_KEY = "keylane.crc32c"
 """Of all lines before it. Format 1 had none."""
@@ -110,6 +114,8 @@ def _check_identity(filesystem: FileSystem, path: str, node_id: int) -> Identity
     meta = f"{path}/{META}"
     if not filesystem.exists(meta):
         names = set(filesystem.listdir(path))
+        if RESTORING in names:
+            raise DataFolderError(f"{path}: a restore was not finished: run the same `keylane broker restore` again")
         is_fresh = (
             names <= _MADE_BEFORE_META
             and not (TOPICS in names and filesystem.listdir(f"{path}/{TOPICS}"))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from keylane.broker import data_folder
+from keylane.broker.backup_points import BackupPoints
 from keylane.broker.broker_configs import BrokerConfigs
 from keylane.broker.cleaning import Cleaning
 from keylane.broker.features import DEAD_LETTERS, SHARE_VERSION, TRANSACTION_VERSION, Features
 from keylane.broker.fetch_sessions import FetchSessions
 from keylane.broker.group_configs import GroupConfigs
 from keylane.broker.leader_epochs import LeaderEpochs
+from keylane.broker.offsets_beyond import warn_of_offsets_beyond
 from keylane.broker.offsets_topic import AllTopics, OffsetsTopic
 from keylane.broker.producer_ids import ProducerIds
 from keylane.broker.share_sessions import ShareSessions
@@ -25,6 +28,7 @@ from keylane.coordinator.journal.journal import on_files
 from keylane.coordinator.journal.segments import last_segment
 from keylane.coordinator.transaction_service import Ports
 from keylane.errors import DataFolderError
+from keylane.storage.filesystem import StorageError
 from keylane.storage.sealed import read_sealed, write_sealed
 from keylane.telling import logger_of
 
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from keylane.broker.config import BrokerConfig
     from keylane.broker.sessions import Session
     from keylane.broker.share_sessions import Member
+    from keylane.coordinator.journal.journal import FileJournal
     from keylane.storage.filesystem import FileSystem
 
 logger = logger_of("keylane.broker")
@@ -43,6 +48,8 @@ LOG_THREADS = 8
 """Threads that write and sync partitions: a disk serves a few syncs at once, and more would only queue there."""
 CLEAN_SHUTDOWN_KIND = "clean-shutdown"
 HOUSEKEEPING_INTERVAL_S = 600
+OFFSETS_CHECK_WAIT_S = 0.05
+"""How long a start waits for it: with some 10,000 groups it is done by then, before anybody writes; else it goes on."""
 
 
 class Node:
@@ -89,14 +96,21 @@ class Node:
         self._all_topics = AllTopics(self.topics, lambda: self.offsets_topic)
         # One thread of its own: no commit waits for a sync of some topic's log.
         self._journal_executor = ThreadPoolExecutor(1, thread_name_prefix="keylane-journal")
+        journal_on_files = on_files(
+            filesystem,
+            f"{folder.path}/{data_folder.COORDINATOR}",
+            self._journal_executor,
+            background=self.executor,
+            may_sync_inline=True,
+        )
+        journals: list[FileJournal] = []
+
+        def make_journal(*parts: Any) -> FileJournal:
+            journals.append(journal_on_files(*parts))
+            return journals[-1]
+
         self.coordinator = Coordinator(
-            journal=on_files(
-                filesystem,
-                f"{folder.path}/{data_folder.COORDINATOR}",
-                self._journal_executor,
-                background=self.executor,
-                may_sync_inline=True,
-            ),
+            journal=make_journal,
             options=config,
             partition_count=self.topics.partition_count,
             topics=self._all_topics,
@@ -126,9 +140,13 @@ class Node:
             self.topic_name,
         )
         self.share_sessions = ShareSessions(config.group_share_max_share_sessions)
+        self.backup_points = BackupPoints(
+            filesystem, folder.path, self.executor, self.topics, self.coordinator, journals[0]
+        )
         self._filesystem = filesystem
         self._folder = folder
         self._housekeeping: asyncio.TimerHandle | None = None
+        self._offsets_check: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -214,6 +232,9 @@ class Node:
         """Make everything durable, leave word of a clean stop, and release the folder."""
         if self._housekeeping is not None:
             self._housekeeping.cancel()
+        if self._offsets_check is not None:
+            self._offsets_check.cancel()
+            await asyncio.wait({self._offsets_check})
         await self._cleaning.stop()
         try:
             await self.coordinator.close()
@@ -227,7 +248,8 @@ class Node:
     async def _load(self) -> None:
         self.broker_configs.load()
         self.topics.configure(self.config)
-        self.topics.load(self._read_snapshots())
+        snapshots = self._read_snapshots()
+        self.topics.load(snapshots)
         self._leader_epochs.load()
         self.leader_epoch = self._leader_epochs.start(max((log.leader_epoch for log in self.topics.logs()), default=0))
         for log in self.topics.logs():
@@ -239,6 +261,9 @@ class Node:
         self.producer_ids.start_above(max((log.highest_producer_id for log in self.topics.logs()), default=-1))
         self._check_open_transactions()
         await self.coordinator.start()
+        if snapshots is None:  # a clean stop leaves nothing to look for
+            self._offsets_check = asyncio.get_running_loop().create_task(self._check_offsets())
+            await asyncio.wait({self._offsets_check}, timeout=OFFSETS_CHECK_WAIT_S)
         await self.topics.finish_interrupted(self.coordinator.delete_topic_offsets)
         self._keep_house()
         self._cleaning.start()
@@ -255,6 +280,10 @@ class Node:
                     f"{coordinator} holds no journal, and {log.folder} has an open transaction from offset "
                     f"{log.stable_offset} on, which nobody else can end: restore the coordinator's folder from a copy"
                 )
+
+    async def _check_offsets(self) -> None:
+        with contextlib.suppress(DataFolderError, StorageError):  # told of by who loads them
+            await warn_of_offsets_beyond(self.coordinator, self.topics, self._folder.path)
 
     def _keep_house(self) -> None:
         self._expire_producers()

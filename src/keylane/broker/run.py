@@ -177,14 +177,17 @@ async def _serve(arguments: argparse.Namespace, path: str, config: BrokerConfig)
                 "give another --port (0 takes a free one)"
             ) from error
         node.host, node.port = config.advertised_address() or (host, port)
-        freezing = asyncio.get_running_loop().create_task(_freeze_when_loaded(node))
+        loop = asyncio.get_running_loop()
+        beside = [loop.create_task(work) for work in (_freeze_when_loaded(node), node.backup_points.watch())]
         if arguments.print_bootstrap:
             sys.stdout.write(f"{node.host}:{node.port}\n")
         else:
             sys.stdout.write(f"keylane broker ready on {host}:{port} (data {path})\n")
         sys.stdout.flush()
         await stop.wait()
-        freezing.cancel()
+        for task in beside:
+            task.cancel()
+        await asyncio.wait(beside)
         await server.stop()
         if failures:
             raise failures[0]

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import re
 import uuid
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.broker.topic_files import CREATING, DELETING, LIVE, Topic, TopicFiles, log_options
@@ -23,7 +24,7 @@ from keylane.storage.filesystem import DiskFullError, NoRoomError, StorageError
 from keylane.telling import logger_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Executor
 
     from keylane.broker.config import BrokerConfig
@@ -157,6 +158,15 @@ class TopicRegistry:
 
     def logs(self) -> Iterable[PartitionLog]:
         return (log for topic in self._topics.values() for log in topic.logs)
+
+    @asynccontextmanager
+    async def holding_files(self) -> AsyncIterator[None]:
+        """Until this ends no topic is made, changed or removed, and no segment is removed or replaced."""
+        async with AsyncExitStack() as held:
+            await held.enter_async_context(self._change)
+            for log in self.logs():
+                await held.enter_async_context(log.trimming())
+            yield
 
     def producers(self) -> Iterable[tuple[TopicPartition, ProducerDescription]]:
         """Every idempotent or transactional producer that a log remembers, with its partition."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from keylane.broker.backup import Backup
     from keylane.storage.findings import Finding
 
 EXAMPLES = """\
@@ -25,6 +26,8 @@ examples:
                                                  that it prints, close its standard input when the test is over
   keylane broker check data                      is everything in its folder sound? (exit code 1 when not)
   keylane broker repair data                     cut off what is damaged; what is changed is copied first
+  keylane broker backup data /backups/monday     copy one moment of its folder, also while the broker runs
+  keylane broker restore /backups/monday data2   make a data folder of it
   keylane broker users add users.json alice      let alice connect to a listener with SASL (asks for a password)
 """
 
@@ -59,6 +62,27 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     ):
         action = actions.add_parser(name, help=text, description=text)
         action.add_argument("folder", metavar="DIR", help="the broker's --data-dir")
+        action.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
+        action.set_defaults(func=run)
+    for name, run, text, source, target in (
+        (
+            "backup",
+            backup,
+            "copy one moment of a data folder, also while the broker runs; one that was interrupted goes on",
+            ("folder", "DIR", "the broker's --data-dir"),
+            ("target", "TO", "a new folder; or the one of a backup that was interrupted"),
+        ),
+        (
+            "restore",
+            restore,
+            "make a data folder of a backup, and hold every byte against its checksum",
+            ("source", "FROM", "the folder of a backup"),
+            ("folder", "DIR", "the new data folder: new, or empty"),
+        ),
+    ):
+        action = actions.add_parser(name, help=text, description=text)
+        for dest, metavar, what in (source, target):
+            action.add_argument(dest, metavar=metavar, help=what)
         action.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
         action.set_defaults(func=run)
     _add_users(actions)
@@ -119,6 +143,35 @@ def repair(arguments: argparse.Namespace) -> int:
         last = "cannot be mended: restore them from a copy" if left else "everything is sound now"
         say(f"{len(done)} files changed; " + (f"{len(left)} {last}" if left else last))
     return EXIT_FAILURE if left else 0
+
+
+def backup(arguments: argparse.Namespace) -> int:
+    """0 when it is whole and durable."""
+    from keylane.broker.backup import back_up
+    from keylane.storage.filesystem import OsFileSystem, now_ms
+
+    source, target = Path(arguments.folder).absolute(), Path(arguments.target).absolute()
+    made = back_up(OsFileSystem(), str(source), str(target), now_ms)
+    _say_backup(arguments, made, f"{target}: a backup of {source}")
+    return 0
+
+
+def restore(arguments: argparse.Namespace) -> int:
+    """0 when the folder is whole and durable."""
+    from keylane.broker.backup import restore
+    from keylane.storage.filesystem import OsFileSystem
+
+    source, target = Path(arguments.source).absolute(), Path(arguments.folder).absolute()
+    found = restore(OsFileSystem(), str(source), str(target))
+    _say_backup(arguments, found, f"{target}: restored from {source}")
+    return 0
+
+
+def _say_backup(arguments: argparse.Namespace, made: Backup, what: str) -> None:
+    if arguments.as_json:
+        say_json({"files": len(made.files), "bytes": made.size, "taken_ms": made.taken_ms})
+    else:
+        say(f"{what}: {made.describe()}")
 
 
 def _print_findings(findings: Sequence[Finding]) -> None:

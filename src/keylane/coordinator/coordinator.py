@@ -45,11 +45,12 @@ from keylane.telling import logger_of
 from keylane.wire import codes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
     from keylane.coordinator.consumer_groups.protocol import HeartbeatRequest, Topics
     from keylane.coordinator.groups.protocol import GroupDescription, JoinRequest, Leaver, Left, SyncRequest
     from keylane.coordinator.journal.journal import MakeJournal
+    from keylane.coordinator.offsets.store import FetchedColumns
     from keylane.coordinator.options import CoordinatorOptions
     from keylane.coordinator.share_groups.protocol import HeartbeatRequest as ShareHeartbeatRequest
     from keylane.coordinator.share_groups.protocol import ShareSettings
@@ -322,6 +323,14 @@ class Coordinator:
         return self._groups.check_transactional_commit(
             group, member_id, request.instance_id, epoch, has_offsets=has_offsets
         )
+
+    def groups_with_offsets(self) -> list[str]:
+        """Of now."""
+        return list(self._offsets.store.groups)
+
+    def committed_offsets(self, group: str) -> Iterator[tuple[str, FetchedColumns]]:
+        """All of a group, by topic, for the node itself: whether it may be served is not asked."""
+        return self._offsets.store.fetch_all(group)
 
     def fetch(
         self,

@@ -23,6 +23,16 @@ FACTS_FILE = "log.json"
 KIND = "log"
 
 
+def _facts_json(start: int, last: int, epochs: EpochHistory) -> bytes:
+    facts = {"start": start, "last": last, "epochs": epochs.entries}
+    return json.dumps(facts, separators=(",", ":")).encode()
+
+
+def encode_facts(start: int, last: int, epochs: EpochHistory) -> bytes:
+    """The file of a log of which this is true."""
+    return seal(KIND, _facts_json(start, last, epochs))
+
+
 class LogFacts:
     """The facts of one log. Thread safety: any thread; what changes them blocks."""
 
@@ -68,8 +78,7 @@ class LogFacts:
         self._filesystem.write_atomic(self._path, seal(KIND, self._json()))
 
     def _json(self) -> bytes:
-        facts = {"start": self.start, "last": self.last, "epochs": self.epochs.entries}
-        return json.dumps(facts, separators=(",", ":")).encode()
+        return _facts_json(self.start, self.last, self.epochs)
 
     def note(self, *, start: int = 0, last: int = 0, epochs: EpochHistory | None = None) -> None:
         """The log starts here, or its last segment does, or it has these epochs: durable on return. Raises `OSError`:

@@ -18,7 +18,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from keylane.errors import PeerError
 from keylane.telling import logger_of
@@ -59,6 +59,15 @@ class NoRoomError(StorageError):
 class DiskFullError(OSError):
     """A write, or the making of a file or folder, for which there is no room. A failed `sync` is never one: what is on
     the disk is unknown then, whatever the reason."""
+
+
+class DurableFiles(NamedTuple):
+    """What is durable of something at one moment."""
+
+    grown: list[tuple[str, int]]
+    """Files that only grow at their ends, and their sizes."""
+    written: dict[str, bytes]
+    """Files that are replaced as wholes, with their contents then."""
 
 
 class AppendFile(Protocol):
@@ -122,6 +131,10 @@ class FileSystem(Protocol):
         """All of a file. Raises `FileNotFoundError`."""
         ...
 
+    def read_part(self, path: str, offset: int, size: int) -> bytes:
+        """Up to `size` bytes of a file from `offset`; less only at its end. Raises `FileNotFoundError`."""
+        ...
+
     def size_of(self, path: str) -> int:
         """Of a file, in bytes. Raises `FileNotFoundError`."""
         ...
@@ -142,6 +155,10 @@ class FileSystem(Protocol):
         ...
 
     def rename(self, old: str, new: str) -> None: ...
+    def link(self, path: str, name: str) -> None:
+        """Give the file at `path` a second name, which stays when the first one is removed or means another file."""
+        ...
+
     def remove(self, path: str) -> None: ...
     def remove_tree(self, path: str) -> None: ...
     def sync_dir(self, path: str) -> None: ...
@@ -320,6 +337,11 @@ class OsFileSystem:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123
             return file.readall()
 
+    def read_part(self, path: str, offset: int, size: int) -> bytes:
+        with open(path, "rb") as file:  # noqa: PTH123
+            file.seek(offset)
+            return file.read(size)
+
     def size_of(self, path: str) -> int:
         return os.stat(path).st_size  # noqa: PTH116
 
@@ -362,6 +384,10 @@ class OsFileSystem:
     def rename(self, old: str, new: str) -> None:
         with self._full_disk.watch(new):
             Path(old).rename(new)
+
+    def link(self, path: str, name: str) -> None:
+        with self._full_disk.watch(name):
+            os.link(path, name)
 
     def remove(self, path: str) -> None:
         Path(path).unlink()

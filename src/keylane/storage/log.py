@@ -20,8 +20,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.storage.compaction import Decided, Plan, Written
-from keylane.storage.facts import FACTS_FILE
-from keylane.storage.filesystem import NoRoomError, StorageError
+from keylane.storage.facts import FACTS_FILE, encode_facts
+from keylane.storage.filesystem import DurableFiles, NoRoomError, StorageError
 from keylane.storage.log_view import LogView
 from keylane.storage.partition_transactions import Ended
 from keylane.storage.segment import Segment, segment_name
@@ -363,6 +363,13 @@ class PartitionLog(LogView):
     def _tell_of_no_bytes(self) -> None:
         for listener in [*self.listeners, *self.stable_listeners]:
             listener(0)
+
+    def durable_files(self) -> DurableFiles:
+        """What a crash at this moment would certainly leave. While `trimming` is held no file of it goes away."""
+        last = self._synced_segment
+        segments = self._segments[: self._segments.index(last) + 1]
+        facts = encode_facts(self.log_start_offset, last.base_offset, self.epochs)
+        return DurableFiles([(one.path, one.size) for one in segments], {f"{self.folder}/{FACTS_FILE}": facts})
 
     def trimming(self) -> asyncio.Lock:
         """Held while segments are removed or replaced."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -26,6 +27,7 @@ from keylane.coordinator.journal.headers import JournalDamagedError
 from keylane.coordinator.journal.segments import (
     FRAME_HEAD_SIZE,
     INDEX_INTERVAL_BYTES,
+    MANIFEST,
     POSITION_BITS,
     POSITION_MASK,
     SegmentReader,
@@ -33,6 +35,7 @@ from keylane.coordinator.journal.segments import (
     View,
     batch_in,
     encode_frame,
+    encode_manifest,
     find_files,
     frame_size,
     holds,
@@ -42,14 +45,14 @@ from keylane.coordinator.journal.segments import (
 from keylane.coordinator.journal.snapshots import Snapshots, SnapshotStoppedError
 from keylane.coordinator.journal.tail_replay import TailReplay
 from keylane.errors import DataFolderError, PeerError
-from keylane.storage.filesystem import DiskFullError, NoRoomError, StorageError
+from keylane.storage.filesystem import DiskFullError, DurableFiles, NoRoomError, StorageError
 from keylane.storage.shared_sync import SharedSync
 from keylane.telling import logger_of
 from keylane.wire.batches import HEADER_SIZE, read_header
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from concurrent.futures import Executor
 
     from keylane.coordinator.formats import Records
@@ -125,7 +128,7 @@ def on_files(
     *,
     background: Executor | None = None,
     may_sync_inline: bool = False,
-) -> MakeJournal:
+) -> Callable[[Image, CoordinatorOptions, Callable[[], int]], FileJournal]:
     """A journal on local files. `executor` has one thread; `background` (or else the same) does what no commit waits
     for."""
     return lambda image, options, clock: FileJournal(
@@ -175,10 +178,19 @@ class FileJournal:
         self._snapshots = Snapshots(filesystem, folder, background, partitions=self._partitions, image=image)
         self._snapshot_task: asyncio.Task[None] | None = None
         self._takes_snapshots = True
-        self._sync = SharedSync(self._segments, executor, on_failed=self._on_failed, may_sync_inline=may_sync_inline)
+        self._is_holding_files = False
+        self._sync = SharedSync(
+            self._segments,
+            executor,
+            on_synced=self._on_synced,
+            on_failed=self._on_failed,
+            may_sync_inline=may_sync_inline,
+        )
         self._views = {partition: View() for partition in journal_partitions(self._partitions)}
         self._number = 0
         self._position = 0
+        self._durable = (0, 0)
+        """Segment and position behind the last durable batch, as far as anyone was told."""
         self._tail_bytes = 0
         """In the ended segments since the last snapshot."""
         self._round: Round | None = None
@@ -208,6 +220,7 @@ class FileJournal:
             self._number = 1
             await self._in_executor(partial(self._segments.begin, 1))
             self._position = SEGMENT_HEADER_SIZE
+        self._durable = (self._number, self._position)
         for path in found.leftovers:
             await self._in_executor(partial(self._filesystem.remove, path))
 
@@ -226,7 +239,7 @@ class FileJournal:
         base_offset = view.appended
         batch = encode_batch(records, base_offset, codec=self._codec)
         frame = encode_frame(partition, self._position - self._round_position, *batch)
-        self._sync.append(frame)
+        self._sync.append(frame, (self._number, self._position + len(frame)))
         place = self._number << POSITION_BITS | self._position
         view.append(base_offset, base_offset + records.record_count, place)
         self._position += len(frame)
@@ -252,6 +265,25 @@ class FileJournal:
             return await self._snapshots.read(partition, offset, max_bytes)
         read = partial(self._read, partition, view.offsets, view.places, offset, view.durable, max_bytes)
         return await self._in_executor(read)
+
+    @asynccontextmanager
+    async def holding_files(self) -> AsyncIterator[None]:
+        """Until this ends no snapshot is written, and no file is removed. One at a time."""
+        self._is_holding_files = True
+        try:
+            if self._snapshot_task is not None:
+                await asyncio.wait({self._snapshot_task})
+            yield
+        finally:
+            self._is_holding_files = False
+
+    def durable_files(self) -> DurableFiles:
+        """What a crash at this moment would certainly leave, while the files are held."""
+        last, size = self._durable
+        grown = [] if self._snapshots.path is None else [(self._snapshots.path, self._snapshots.size)]
+        grown += [(file.path, file.size) for number, file in sorted(self._segments.files.items()) if number < last]
+        grown.append((self._segments.path_of(last), size))
+        return DurableFiles(grown, {f"{self._folder}/{MANIFEST}": encode_manifest(last)})
 
     async def close(self) -> None:
         if self._snapshot_task is not None:
@@ -302,10 +334,10 @@ class FileJournal:
     def _roll(self) -> None:
         self._tail_bytes += self._position
         self._number += 1
-        rolled = self._sync.run(partial(self._segments.begin, self._number))
+        rolled = self._sync.run(partial(self._segments.begin, self._number), (self._number, SEGMENT_HEADER_SIZE))
         self._position = self._round_position = SEGMENT_HEADER_SIZE
         is_due = self._tail_bytes >= max(self._segment_bytes, self._snapshots.size)
-        if is_due and self._takes_snapshots and self._snapshot_task is None:
+        if is_due and self._takes_snapshots and not self._is_holding_files and self._snapshot_task is None:
             ends = [view.appended for view in self._views.values()]
             snapshot = self._snapshot(self._number, ends, rolled, self._tail_bytes)
             self._tail_bytes = 0
@@ -330,6 +362,9 @@ class FileJournal:
             logger.error("%s: no more snapshots until the broker is restarted: %s", self._folder, error)  # noqa: TRY400
         finally:
             self._snapshot_task = None
+
+    def _on_synced(self, mark: tuple[int, int]) -> None:
+        self._durable = mark
 
     def _finish(self, waiting: list[_Waiting], round_: Round) -> None:
         error = round_.exception()

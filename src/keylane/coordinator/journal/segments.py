@@ -51,7 +51,7 @@ from keylane.coordinator.journal.headers import (
     partitions_of,
 )
 from keylane.storage.filesystem import FILL, SECTOR_BYTES, TEMPORARY_SUFFIX, DiskFullError
-from keylane.storage.sealed import read_sealed, write_sealed
+from keylane.storage.sealed import read_sealed, seal, write_sealed
 from keylane.telling import logger_of
 from keylane.wire.batches import CRC_START, HEADER_SIZE, MAGIC, PREFIX_SIZE
 
@@ -370,6 +370,11 @@ def read_manifest(filesystem: FileSystem, folder: str) -> int:
 def write_manifest(filesystem: FileSystem, folder: str, last: int) -> None:
     """Note that this segment is there; durable on return."""
     write_sealed(filesystem, f"{folder}/{MANIFEST}", MANIFEST_KIND, last)
+
+
+def encode_manifest(last: int) -> bytes:
+    """The file that notes it."""
+    return seal(MANIFEST_KIND, b"%d" % last)
 
 
 def last_segment(filesystem: FileSystem, folder: str) -> int:

@@ -101,6 +101,11 @@ class Snapshots:
         self.size = 0
         """Bytes of the last one."""
 
+    @property
+    def path(self) -> str | None:
+        """Of the last one; None when there is none."""
+        return None if self._number is None else snapshot_path(self._folder, self._number)
+
     async def load(self, number: int) -> list[int]:
         """Fill the image; where each offsets partition ends in it. Raises `DataFolderError`."""
         return await self._in_executor(partial(self._load, number))
