@@ -286,9 +286,9 @@ def compress(codec: int, body: bytes, level: int | None = None) -> bytes:
 
         return snappy(body) if codec == SNAPPY else lz4(body, level)
     if codec == ZSTD:
-        import zstandard
+        from keylane import zstd
 
-        return zstandard.ZstdCompressor(3 if level is None else level).compress(body)
+        return zstd.compress(body, 3 if level is None else level)
     assert codec == NONE, codec
     return body
 
