@@ -128,6 +128,14 @@ class OutageError(KeylaneError):
         return type(self), (self.error,)
 
 
+class Fatal(Exception):  # noqa: N818 - the public name in user code: `raise kl.Fatal("…")`
+    """Raised by a handler: do not retry this record; apply the pipeline's `on_exhausted` at once."""
+
+
+class ExpiredError(KeylaneError, Fatal):
+    """A record was too late to be started (`expires_ms`): it goes where `on_exhausted` says."""
+
+
 class RetryAfter(Exception):  # noqa: N818 - the public name in user code: `raise kl.RetryAfter(30_000)`
     """Raised by a handler: try this record again, and not before `delay_ms` milliseconds have passed.
 
@@ -154,7 +162,3 @@ class Throttled(RetryAfter):
         wait = "" if retry_after_ms is None else f", to be tried again after {retry_after_ms} ms"
         super().__init__(retry_after_ms or 0, text or f"throttled{wait}")
         self.retry_after_ms = retry_after_ms
-
-
-class Fatal(Exception):  # noqa: N818 - the public name in user code: `raise kl.Fatal("…")`
-    """Raised by a handler: do not retry this record; apply the pipeline's `on_exhausted` at once."""

@@ -307,6 +307,10 @@ class ExactlyOnce:
             )
 
 
+NO_PLACE_FOR_LATE = (
+    "expires_ms: the first record that is too late would end the run: set on_exhausted to DeadLetter or Skip"
+)
+
 RENAMED = {
     "threads": "workers=Threads(count)",
     "processes": "workers=Processes(count)",
@@ -369,6 +373,11 @@ class Flow:
     runs in the workers, and again when the time has come. Until then the record holds back what follows of its key
     (under "partition", of its partition) and nothing else, and counts as buffered. What it raises is a failed
     attempt."""
+    expires_ms: int | str | Callable[[Record], float | None] | None = None
+    """What is too late is not started, and goes where `on_exhausted` says. A whole number: so long after the record's
+    timestamp. A text: the name of a header with the time, in milliseconds since the epoch. A function of the record
+    that returns that time (None: never). It is looked at in the worker before each attempt. Of a call that runs it is
+    `context.deadline`, of a batch the latest of its records'."""
     traversal: Traversal = "fair"
     """Whose turn it is when more is ready than may run. "fair": partitions in turn with equal shares, keys in turn;
     none of them starves. "depth_first": the first partition (by topic and number) that has something ready, and in it
@@ -403,6 +412,13 @@ class Flow:
         check_kind("on_exhausted", self.on_exhausted, (DeadLetter, Skip, Halt))
         check_whole("handler_timeout_ms", self.handler_timeout_ms, 0)
         check_function("not_before", self.not_before, "(record) that returns epoch milliseconds, or None")
+        if isinstance(self.expires_ms, int):
+            check_whole("expires_ms", self.expires_ms, 1)
+        elif not isinstance(self.expires_ms, str) or not self.expires_ms:
+            takes = (
+                "(record) that returns epoch milliseconds or None, a whole number of milliseconds, or a header's name"
+            )
+            check_function("expires_ms", self.expires_ms, takes)
         check_choice("traversal", self.traversal, get_args(Traversal))
         if not isinstance(self.delivery, Transactional | ExactlyOnce):
             check_choice("delivery", self.delivery, (*get_args(DeliveryName), "keylane.ExactlyOnce(store)"))

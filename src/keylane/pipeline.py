@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from keylane import patterns
 from keylane.errors import UsageError
 from keylane.options import (
+    NO_PLACE_FOR_LATE,
     RENAMED,
     DeadLetter,
     ExactlyOnce,
     Flow,
+    Halt,
     Processes,
     check_callback,
     check_choice,
@@ -338,6 +340,8 @@ class Pipeline(Flow):
                 "keylane.RebalanceListener"
             )
         check_kind("operations", self.operations, (Operations, type(None)))
+        if self.expires_ms is not None and isinstance(self.on_exhausted, Halt):
+            raise UsageError(NO_PLACE_FOR_LATE)
         self._check_commits()
         if self.guarantee == "transactional":
             self._check_transactional()

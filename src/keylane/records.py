@@ -498,8 +498,8 @@ class Context(Generic[R]):
         self._transaction = connection
         return connection
 
-    def limit(self, deadline: float) -> None:
-        """keylane's: the result is wanted until then."""
+    def limit(self, deadline: float | None) -> None:
+        """keylane's: the result is wanted until then; None: for as long as it takes."""
         self.deadline = deadline
 
     def cancel(self) -> None:

@@ -252,6 +252,13 @@ MUTANTS = [
         "unit/engine/test_engine_workers.py::test_of_threads_and_max_concurrency_the_smaller_counts",
     ),
     Mutant(
+        "option: expires_ms",
+        "a record that is too late starts",
+        "expiry:_left_s",
+        never("left_ms"),
+        "unit/engine/test_engine_expiry.py::test_each_way_to_say_when",
+    ),
+    Mutant(
         "option: max_uncommitted",
         "max_uncommitted lets one record more start",
         "Partition.__init__",

@@ -211,6 +211,17 @@ def test_not_before(bench: PipelineBench) -> None:
     assert bench.all_once()
 
 
+@covers("expires_ms")
+def test_expires_ms(bench: PipelineBench) -> None:
+    def until(record: kl.Record) -> float:
+        return 0.0 if record.offset % 3 == 0 else (time.time() + 3_600) * 1000
+
+    told = telling(bench.work.output, lambda record, context: f"{record.offset % 3} {context.deadline is not None}")
+    done = bench.run(told, expires_ms=until, on_exhausted=kl.Skip())
+    assert set(bench.told("told")) == {"1 True", "2 True"}
+    assert done.expired == done.skipped == RECORDS - done.processed > 0
+
+
 @covers("breaker")
 def test_breaker(bench: PipelineBench) -> None:
     began: list[float] = []

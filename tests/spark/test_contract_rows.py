@@ -285,6 +285,20 @@ def test_not_before(bench: RowBench, workers: Any) -> None:
     assert begun[1] - begun[0] > 0.5, "these wait, and the others do not"
 
 
+@covers("expires_ms")
+@pytest.mark.parametrize("workers", [None, kl.Processes(1)])
+def test_expires_ms(bench: RowBench, workers: Any) -> None:
+    def until(row: Any) -> float | None:
+        return 0.0 if row.partition == 1 else (time.time() + 3_600) * 1000
+
+    def tell(row: Any, context: kl.Context) -> Any:
+        return number_of(row), str(context.deadline is not None)
+
+    found = bench.run(tell, expires_ms=until, on_exhausted=kl.Skip(), workers=workers)
+    assert numbers(found) == [number for number in range(ROWS) if number % 4 != 1]
+    assert {one.told for one in found} == {"True"}
+
+
 @covers("rates")
 @pytest.mark.parametrize(
     ("rates", "options", "of"),

@@ -63,7 +63,7 @@ def assemble(
     `failures` counts failed attempts; None: those of this engine alone.
     """
     inbox = Inbox()
-    pipeline = replace(pipeline, handler=handler_of(pipeline), around=None)
+    pipeline = replace(pipeline, handler=handler_of(pipeline), around=None, expires_ms=None)
     if stream is not None and stream.rule.every:
         pipeline = replace(pipeline, handler=with_results(pipeline.handler, of_batches=pipeline.batch is not None))
     pipeline = replace(pipeline, handler=decoding(pipeline))

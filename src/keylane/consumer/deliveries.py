@@ -181,8 +181,9 @@ class Deliveries:
     def _given_up(self, item: Item, failure: Failure, now: float) -> None:
         """There is no other attempt: a dead letter, a skip, or the end of the run."""
         rule = self._on_exhausted
-        reason = f"{item.name}: {line_of(failure.error)}; failed {_attempts(item.attempt)}"
-        told = f"{item.name}: {logged_line_of(failure.error)}; failed {_attempts(item.attempt)}"
+        attempts = item.attempt - failure.is_expiry
+        reason = f"{item.name}: {line_of(failure.error)}; failed {_attempts(attempts)}"
+        told = f"{item.name}: {logged_line_of(failure.error)}; failed {_attempts(attempts)}"
         if failure.halts:
             self._flow.tell_failed(item, failure, "halted")
             self._end_run(item, f"{item.name}: {one_line(failure.error)}", failure, now)
@@ -194,7 +195,7 @@ class Deliveries:
         elif isinstance(rule, DeadLetter):
             self._flow.tell_failed(item, failure, "dead_lettered")
             self._log.info("to the dead-letter topic %r: %s", rule.topic, told)
-            self._dead[item] = DeadLetterState(failure, item.attempt, rule.topic)
+            self._dead[item] = DeadLetterState(failure, attempts, rule.topic)
             self._bury(item)
         else:
             self._flow.tell_failed(item, failure, "halted")

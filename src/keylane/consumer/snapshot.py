@@ -209,6 +209,9 @@ class Snapshot:
     """Failed attempts that used none up, because a service was down (`Breaker`)."""
     throttled: int = 0
     """Attempts that a service has throttled (`Throttled`): they are no failures, and used up no attempt."""
+    expired: int = 0
+    """Records that were too late, and were not started (`expires_ms`). They are no failures; where they went,
+    `dead_lettered` and `skipped` count them."""
     stuck: int = 0
     """Handlers in threads that are over `handler_timeout_ms` now: their keys wait. A coroutine that blocks its loop:
     everything waits."""

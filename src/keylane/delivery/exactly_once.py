@@ -204,6 +204,7 @@ class Once:
             pipeline,
             handler=self._inside.handler,
             around=None,
+            expires_ms=None,
             resource=self._inside.resource,
             on_commit=self._house.committed,
         )

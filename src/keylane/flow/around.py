@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import UsageError
+from keylane.flow.expiry import expiring
 from keylane.options import is_coroutine_function, takes_context
 from keylane.telling import kind_of
 
@@ -25,10 +26,9 @@ if TYPE_CHECKING:
 
 
 def handler_of(flow: Flow) -> Handler:
-    """The flow's handler, inside of what its `around` makes; itself without one."""
-    if flow.around is None:
-        return flow.handler
-    return _inside(flow.handler, flow.around)
+    """The flow's handler, inside of what its `around` makes, for what is not too late; itself without either."""
+    handler = flow.handler if flow.around is None else _inside(flow.handler, flow.around)
+    return handler if flow.expires_ms is None else expiring(handler, flow)
 
 
 def _inside(handler: Handler, around: Callable[..., Any]) -> Handler:

@@ -97,6 +97,10 @@ class _Target:
     def probe(self, now: float, interval_s: float) -> None:
         self.probe_s = now + interval_s
 
+    def probe_next(self, now: float) -> None:
+        """The probe that was sent was none."""
+        self.probe_s = now
+
 
 class Breakers:
     """Of one flow. `tell` is given a line when a target goes down, or comes back; `view` makes of a payload what user
@@ -153,6 +157,12 @@ class Breakers:
             return one.probe_s
         one.probe(now, self._interval_s)
         return None
+
+    def not_called(self, target: str | UsageError, since: float, now: float) -> None:
+        """An item that was handed over at `since` did not call it: if it was to be a probe, another one is due."""
+        one = None if isinstance(target, UsageError) else self._targets.get(target)
+        if one is not None and one.opened_s is not None and since >= one.opened_s:
+            one.probe_next(now)
 
     # --- what calls came to ---
 

@@ -72,7 +72,7 @@ class FlowCore:
         """`view` makes of a payload what user code sees; `random` gives floats from 0 to 1. `alone`: no item goes to a
         worker together with another one; `one_a_key`: not even in a batch with one of its key. `auto` makes the
         automatic limit, of at most so many. `on_failure` hears of each failed attempt that is told (`tell_failed`).
-        Counted are "processed", "failed", "retried", "held", "throttled" and "stale"."""
+        Counted are "processed", "failed", "retried", "held", "throttled", "expired" and "stale"."""
         self.hand_over = hand_over
         self._random = random
         self._notes = notes
@@ -395,7 +395,9 @@ class FlowCore:
     def _observe(self, since: float, outcome: Outcome, source: Source, now: float) -> None:
         """A call ended; the automatic limit learns from that."""
         if self._auto is not None and source.wanted and not isinstance(outcome, NotRun | Later):
-            self._auto.observe(since, now, failed=isinstance(outcome, Failure))
+            is_failure = isinstance(outcome, Failure)
+            if not (is_failure and outcome.is_expiry):
+                self._auto.observe(since, now, failed=is_failure)
 
     def _through(
         self, source: Source, numbers: Sequence[int], payloads: Sequence[Carried], passed: Sequence[int] = ()
@@ -505,6 +507,9 @@ class FlowCore:
         if not is_forbidden and self._may_repeat and is_throttled(failure.error):
             self._throttled(item, failure, now)
             return
+        if failure.is_expiry:
+            self._expired(item, failure, now)
+            return
         self._counters["failed"] += 1
         first_s = item.failed_first(item.since)
         item.source.tried(item, first_s)
@@ -544,6 +549,14 @@ class FlowCore:
         self._counters["throttled"] += 1
         self.tell_failed(item, failure, "throttled", wait_s)
         self.put_off(item, now + wait_s)
+
+    def _expired(self, item: Item, failure: Failure, now: float) -> None:
+        """It was not called: others have the tokens that it took, and the probe that it would have been."""
+        self._counters["expired"] += 1
+        self._rotation.buckets.give_back(item.source, item.payload.key(), now)
+        if self._breakers is not None:
+            self._breakers.not_called(self._breakers.target(item.payload), item.since, now)
+        item.source.owner.ended(item, failure, now)
 
     def _wait_s(self, item: Item, attempt: int, failure: Failure, now: float) -> float | None:
         """How long to wait after this failure, which is that of so many; None, where the user's own function gives no

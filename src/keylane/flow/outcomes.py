@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from keylane.errors import ExpiredError
 from keylane.foreign_errors import class_of
 
 if TYPE_CHECKING:
@@ -45,6 +46,11 @@ class Failure:
         """Whether the run ends with it, whatever is to become of what failed for the last time."""
         self.places = places
         """Where it was raised, when that was in another process: the traceback of an error does not travel."""
+
+    @property
+    def is_expiry(self) -> bool:
+        """Whether there was no attempt, because it was too late for one."""
+        return type(self.error) is ExpiredError
 
     def __repr__(self) -> str:
         return f"Failure({class_of(self.error)}, final={self.final})"

@@ -96,6 +96,14 @@ class Buckets:
         if (bucket := self.of(source)) is not None:
             bucket.spend(count, now)
 
+    def give_back(self, source: Rated, key: bytes | None, now: float) -> None:
+        """One that has started did not run: what it has spent is others'."""
+        if not self.limited:
+            return
+        self.spend(source, -1, now)
+        if key is not None and (bucket := self._keys.get((source, key))) is not None:
+            bucket.spend(-1, now)
+
     def spend_key(self, source: Rated, key: bytes | None, now: float) -> float | None:
         """Spend a token of the key: None; or when there will be one."""
         if self._rates.per_key is None or key is None:

@@ -63,6 +63,7 @@ COUNTERS = {
     "ended_uncommitted": "Consumers that ended before their last commit was acknowledged",
     "held": "Failed attempts that used none up, because a service was down",
     "throttled": "Attempts that a service has throttled: no failures, and none was used up",
+    "expired": "Records that were too late, and were not started",
     "transactions_aborted": "Aborted transactions: what was in them runs again",
     "workers_died": "Worker processes that ended under a record, and were replaced",
 }

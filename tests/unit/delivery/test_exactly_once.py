@@ -217,6 +217,25 @@ def test_one_record_of_a_batch_that_is_throttled_takes_the_others_along_and_none
     assert len(told) >= 10, "all of the batch waited"
 
 
+@pytest.mark.parametrize(("handler", "batch"), [(note, None), (note_async, None), (note_batch, Batch(4))])
+def test_what_was_processed_before_is_not_too_late_when_it_comes_again(
+    replays: Replays, handler: Callable[..., Any], batch: Batch | None
+) -> None:
+    assert replays.run(handler, batch=batch, on_exhausted=Skip(), expires_ms=lambda _: 1e15) is None
+    first = sorted(replays.outputs, key=attrgetter("key", "value"))
+    assert replays.run(handler, batch=batch, on_exhausted=Skip(), expires_ms=lambda _: 0.0) is None
+    assert sorted(replays.outputs, key=attrgetter("key", "value")) == first
+    assert replays.effects() == list(range(10))
+
+
+def test_of_a_batch_what_is_too_late_has_no_effect_and_the_others_have_theirs(replays: Replays) -> None:
+    def until(record: Any) -> float:
+        return 0.0 if record.offset in (3, 4) else 1e15
+
+    assert replays.run(note_batch, batch=Batch(4), on_exhausted=Skip(), expires_ms=until) is None
+    assert replays.effects() == [0, 1, 2, 5, 6, 7, 8, 9]
+
+
 @pytest.mark.parametrize("how", ["commit", "swallowed"])
 def test_a_handler_that_ends_the_transaction_fails(replays: Replays, how: str) -> None:
     def handler(_record: Any, context: Any) -> None:

@@ -59,17 +59,18 @@ class Watch:
         self._handler = handler
         self._takes_context = takes_context(handler)
         self._timeout_s = timeout_s
-        self._running: dict[int, tuple[Any, Context]] = {}
-        """By thread; written by that thread alone."""
+        self._running: dict[int, tuple[Any, Context, float]] = {}
+        """By thread, with the end of its time; written by that thread alone."""
         self._named: set[int] = set()
         """Handlers that were over their time when last looked at, by the identity of their context."""
         self.next_check = monotonic() + timeout_s / CHECKS
 
     def call(self, what: Any, context: Context) -> Any:
         """The watched handler."""
-        context.limit(monotonic() + self._timeout_s)
+        until = monotonic() + self._timeout_s
+        context.limit(until)
         slot = threading.get_ident()
-        self._running[slot] = (what, context)
+        self._running[slot] = (what, context, until)
         try:
             return self._handler(what, context) if self._takes_context else self._handler(what)
         finally:
@@ -78,7 +79,7 @@ class Watch:
     def check(self, now: float) -> int:
         """How many handlers are over their time. Each of them is told, and named in the log, once."""
         self.next_check = now + self._timeout_s / CHECKS
-        over = [one for one in list(self._running.values()) if one[1].deadline is not None and one[1].deadline <= now]
+        over = [(what, context) for what, context, until in list(self._running.values()) if until <= now]
         for what, context in over:
             if id(context) not in self._named:
                 context.cancel()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from keylane.delivery.transactions import checked_store
 from keylane.errors import UsageError
 from keylane.http import Calls
-from keylane.options import DeadLetter, Flow, Halt, Ordering, Processes, Skip, check_deserializer
+from keylane.options import NO_PLACE_FOR_LATE, DeadLetter, Flow, Halt, Ordering, Processes, Skip, check_deserializer
 from keylane.spark.structured.dead_letters import check_columns
 from keylane.spark.structured.rows import RECORD
 from keylane.spark.structured.step_counts import StepCounts
@@ -95,6 +95,11 @@ class RowOptions(Flow):
             )
         if self.outcome and isinstance(self.on_exhausted, Skip):
             raise UsageError("outcome=True and on_exhausted=Skip(): a row that fails is a row, or none: leave one out")
+        gives_up = self.carry_over.dead_letter is not None if self.carry_over is not None else self.outcome
+        if self.expires_ms is not None and isinstance(self.on_exhausted, Halt) and not gives_up:
+            raise UsageError(NO_PLACE_FOR_LATE)
+        if self.expires_ms is not None and not callable(self.expires_ms):
+            raise UsageError(f"expires_ms={self.expires_ms!r} is for records: give a function of the row")
         buries = isinstance(self.on_exhausted, DeadLetter)
         if self.kafka is not None:
             if not isinstance(self.kafka, Mapping):

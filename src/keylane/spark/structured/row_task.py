@@ -200,7 +200,7 @@ class RowRun:
         if carry is not None and not carry.is_frozen:
             retries = _before_it_leaves(options)
         self._engine = RowEngine(
-            flow_of(options, handler=handler, around=None, retries=retries, resource=resource),
+            flow_of(options, handler=handler, around=None, expires_ms=None, retries=retries, resource=resource),
             self._settle,
             name_of,
             held=None if carry is None else carry.held,
@@ -254,6 +254,7 @@ class RowRun:
             return  # it was held
         row.attempts = attempt
         if isinstance(result, Failure):
+            row.attempts -= result.is_expiry
             row.error = result.error
             row.seconds = result.seconds if isinstance(result, Failed) else since_s
             if self._carry is not None:
@@ -337,6 +338,7 @@ class RowRun:
             workers_died=counters["workers_died"],
             held=counters["held"],
             throttled=counters["throttled"],
+            expired=counters["expired"],
             handler_latency=self._engine.latency,
             failures=_since(before),
         )
