@@ -79,7 +79,7 @@ def test_describe_cluster(client: ProtocolClient, broker: BrokerProcess, version
     ]
     if version:
         answer = client.ask("describe_cluster", 1, include_cluster_authorized_operations=False, endpoint_type=2)
-        assert (answer.error_code, answer.brokers) == (ErrorCode.unsupported_endpoint_type, ())
+        assert (answer.error_code, answer.brokers) == (ErrorCode.mismatched_endpoint_type, ())
 
 
 def test_describe_producers(client: ProtocolClient) -> None:

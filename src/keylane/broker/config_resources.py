@@ -18,6 +18,7 @@ from keylane.broker.config import SECRETS, BrokerConfig, kafka_name
 from keylane.broker.dispatch import in_slices
 from keylane.broker.group_configs import GROUP_CHOICES, GROUP_CONFIGS, checked
 from keylane.broker.topic_settings import HONOURED, KEPT, OWN, policies
+from keylane.broker.topics import check_legal_name
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
@@ -104,6 +105,10 @@ def describe(node: Node, kind: int, name: str) -> list[Config]:
     if kind == TOPIC and name == OFFSETS_TOPIC and node.offsets_topic.is_listed:
         return topic_configs(_of_the_offsets_topic(node.config), node.broker_configs)
     if kind == TOPIC:
+        try:
+            check_legal_name(name)
+        except UsageError as error:
+            raise ConfigError(codes.INVALID_TOPIC_EXCEPTION, str(error)) from error
         return topic_configs(find_topic(node, name), node.broker_configs)
     if kind == BROKER:
         check_broker(node, name)
@@ -267,6 +272,8 @@ def _check_changeable(node: Node, kind: int, name: str, configs: list[str]) -> N
         check_group(name, "Default group resources are not allowed.")
     elif kind != TOPIC:
         raise unknown_resource(kind)
+    elif not name:
+        raise ConfigError(codes.INVALID_REQUEST, "Default topic resources are not allowed.")
 
 
 async def _change_topic(node: Node, name: str, configs: Any, changed: Changed, *, validate_only: bool) -> None:

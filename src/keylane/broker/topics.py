@@ -48,12 +48,17 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 
 
-def check_topic_name(name: str) -> None:
-    """Raise `UsageError` for a name that Kafka does not allow."""
+def check_legal_name(name: str) -> None:
+    """Raise `UsageError` for a name that no topic can have."""
     if not name or name in (".", "..") or len(name) > MAX_NAME_LENGTH or not _LEGAL_NAME.fullmatch(name):
         raise UsageError(
             f"topic name {name!r}: give 1 to {MAX_NAME_LENGTH} letters, digits, '.', '_' or '-', but not '.' or '..'"
         )
+
+
+def check_topic_name(name: str) -> None:
+    """Raise `UsageError` for a name that clients may not give a topic."""
+    check_legal_name(name)
     if name in INTERNAL_TOPICS:
         raise UsageError(f"topic name {name!r} is reserved for the broker")
 

@@ -50,12 +50,14 @@ class EpochHistory(NamedTuple):
         return EpochHistory(((first, offset), *(one for one in self.entries if one[0] > first)))
 
     def end_of(self, epoch: int, log_end: int) -> tuple[int, int]:
-        """The largest epoch up to this one, and where it ends; `UNDEFINED` for one that is still to come.
+        """The largest epoch up to this one, and where it ends; `UNDEFINED` for one that is still to come, and for -1.
 
         For an epoch below all that are known, itself and where these begin, as in Apache Kafka.
         """
         if epoch == self.latest:
             return epoch, log_end
+        if epoch == UNDEFINED[0]:
+            return UNDEFINED
         end = next((start for known, start in self.entries if known > epoch), None)
         if end is None:
             return UNDEFINED

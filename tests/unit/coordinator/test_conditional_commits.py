@@ -165,7 +165,7 @@ def test_bad_partitions_refuse_all() -> None:
 def test_only_who_may_commit_may_commit_conditionally() -> None:
     async def check(_: SimulatedFileSystem, coordinator: Coordinator) -> None:
         assert commit_if(coordinator, ("flights", 0, -1, 9), generation=3) == codes.GROUP_ID_NOT_FOUND
-        assert commit_if(coordinator, ("flights", 0, -1, 9), group="") == codes.INVALID_GROUP_ID
+        assert commit_if(coordinator, ("flights", 0, -1, 9), group="g" * 40_000) == codes.INVALID_GROUP_ID
 
     in_coordinator(check)
 

@@ -41,11 +41,22 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
         wanted = [(topic.name, topic.topic_id) for topic in request.topics]
     else:
         wanted = [(name, None) for name in request.topic_names]
+    counts = Counter(wanted)
+    once = [one for one, count in counts.items() if count == 1]
+    names = {name for name, topic_id in once if name is not None and topic_id is None}
+    by_both = {
+        name: topic_id for one, topic_id in once if one is None and (name := node.topics.name_of(topic_id)) in names
+    }
     results = []
-    async for (name, topic_id), count in in_slices(Counter(wanted).items()):
-        found_name, found_id, code, message = (
-            await _delete(name, topic_id, node) if count == 1 else _repeated(name, topic_id, count)
-        )
+    async for (name, topic_id), count in in_slices(counts.items()):
+        if name is None and count == 1 and node.topics.name_of(topic_id) in by_both:
+            continue  # it is refused by its name
+        if count > 1:
+            found_name, found_id, code, message = _repeated(name, topic_id, count)
+        elif topic_id is None and name in by_both:
+            found_name, found_id, code, message = _by_both(name, by_both[name])
+        else:
+            found_name, found_id, code, message = await _delete(name, topic_id, node)
         results.append(
             entity(
                 module.DeletableTopicResult,
@@ -64,6 +75,10 @@ Deleted = tuple["str | None", "UUID | None", int, "str | None"]
 
 def _repeated(name: str | None, topic_id: UUID | None, count: int) -> Deleted:
     return name, topic_id, codes.INVALID_REQUEST, f"topic {topic_id or repr(name)} is in the request {count} times"
+
+
+def _by_both(name: str | None, topic_id: UUID | None) -> Deleted:
+    return name, topic_id, codes.INVALID_REQUEST, f"topic {name!r} is in the request by its name and by its id"
 
 
 async def _delete(name: str | None, topic_id: UUID | None, node: Node) -> Deleted:

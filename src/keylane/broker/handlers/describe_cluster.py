@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 API_KEY = 60
 MIN_VERSION = 0
 MAX_VERSION = 2
-LACKS = "controllers as endpoints (UNSUPPORTED_ENDPOINT_TYPE)"
+LACKS = "controllers as endpoints (MISMATCHED_ENDPOINT_TYPE)"
 
-BROKERS = 1
+BROKERS, CONTROLLERS = 1, 2
 
 
 async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
@@ -40,7 +40,12 @@ def answer(
     """With these nodes' ids, hosts and ports."""
     module = response_module("describe_cluster", header.api_version)
     asked = getattr(request, "endpoint_type", BROKERS)
-    is_known = asked == BROKERS
+    code, message = codes.NONE, None
+    if asked == CONTROLLERS:
+        code, message = codes.MISMATCHED_ENDPOINT_TYPE, "this is a broker: it tells of brokers (1) only"
+    elif asked != BROKERS:
+        code, message = codes.UNSUPPORTED_ENDPOINT_TYPE, f"endpoint type {asked}: give 1, for brokers"
+    is_known = code == codes.NONE
     brokers = tuple(
         entity(module.DescribeClusterBroker, broker_id=node_id, host=host, port=port, rack=None, is_fenced=False)
         for node_id, host, port in nodes
@@ -48,9 +53,9 @@ def answer(
     return entity(
         module.DescribeClusterResponse,
         throttle_time=datetime.timedelta(0),
-        error_code=ErrorCode(codes.NONE if is_known else codes.UNSUPPORTED_ENDPOINT_TYPE),
-        error_message=None if is_known else f"endpoint type {asked}: this cluster has brokers ({BROKERS}) only",
-        endpoint_type=asked,
+        error_code=ErrorCode(code),
+        error_message=message,
+        endpoint_type=BROKERS,
         cluster_id=cluster_id,
         controller_id=controller_id,
         brokers=brokers if is_known else (),

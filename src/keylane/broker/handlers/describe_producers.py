@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from keylane.broker.dispatch import in_slices
+from keylane.broker.topics import check_legal_name
+from keylane.errors import UsageError
 from keylane.wire import codes
 from keylane.wire.versions import response_module
 
@@ -37,13 +39,23 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     return module.DescribeProducersResponse(throttle_time=datetime.timedelta(0), topics=tuple(topics))
 
 
+def _refusal(topic: str, index: int) -> tuple[int, str]:
+    """Why there is no such partition."""
+    try:
+        check_legal_name(topic)
+    except UsageError as error:
+        return codes.INVALID_TOPIC_EXCEPTION, str(error)
+    return codes.UNKNOWN_TOPIC_OR_PARTITION, f"partition {topic}-{index} does not exist"
+
+
 def _partition(module: Any, node: Node, topic: str, index: int) -> Any:
     log = node.topics.log(topic, index)
     producers = [] if log is None else log.producers()
+    code, message = (codes.NONE, None) if log is not None else _refusal(topic, index)
     return module.PartitionResponse(
         partition_index=index,
-        error_code=ErrorCode(codes.UNKNOWN_TOPIC_OR_PARTITION if log is None else codes.NONE),
-        error_message=f"partition {topic}-{index} does not exist" if log is None else None,
+        error_code=ErrorCode(code),
+        error_message=message,
         active_producers=tuple(
             module.ProducerState(
                 producer_id=one.producer_id,

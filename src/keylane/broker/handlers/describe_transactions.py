@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from keylane.broker.dispatch import in_slices
-from keylane.coordinator.transactions.transactional_ids import NO_EPOCH, NO_PRODUCER_ID
 from keylane.wire import codes
 from keylane.wire.versions import response_module
 
@@ -47,7 +46,7 @@ def _state(module: Any, name: str, error: int, found: Transaction | None) -> Any
         transaction_state=found.state.title if found else "",
         transaction_timeout=datetime.timedelta(milliseconds=found.timeout_ms if found else 0),
         transaction_start_time=_EPOCH + datetime.timedelta(milliseconds=started_ms),
-        producer_id=found.producer_id if found else NO_PRODUCER_ID,
-        producer_epoch=found.epoch if found else NO_EPOCH,
+        producer_id=found.producer_id if found else 0,
+        producer_epoch=found.epoch if found else 0,
         topics=tuple(module.TopicData(topic=topic, partitions=tuple(rows)) for topic, rows in by_topic.items()),
     )

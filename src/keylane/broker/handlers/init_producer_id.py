@@ -35,8 +35,14 @@ logger = logger_of("keylane.broker")
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     version = header.api_version
+    known = None
+    if version >= _KNOWN_PRODUCER_VERSION:
+        known = Producer(request.producer_id, request.producer_epoch)
+        if (known.producer_id == NO_PRODUCER_ID) is not (known.epoch == NO_EPOCH):
+            return _response(version, codes.INVALID_REQUEST)
+        known = None if known.producer_id == NO_PRODUCER_ID else known
     if request.transactional_id is not None:
-        return await _init_transactional(request, version, node)
+        return await _init_transactional(request, version, known, node)
     if not node.coordinator.transactions.is_loaded:  # which ids are in use is not known yet
         return _response(version, codes.COORDINATOR_LOAD_IN_PROGRESS)
     try:
@@ -47,13 +53,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     return _response(version, codes.NONE, Producer(producer_id, 0))
 
 
-async def _init_transactional(request: Any, version: int, node: Node) -> Any:
-    known = None
-    if version >= _KNOWN_PRODUCER_VERSION:
-        known = Producer(request.producer_id, request.producer_epoch)
-        if (known.producer_id == NO_PRODUCER_ID) is not (known.epoch == NO_EPOCH):
-            return _response(version, codes.INVALID_REQUEST)
-        known = None if known.producer_id == NO_PRODUCER_ID else known
+async def _init_transactional(request: Any, version: int, known: Producer | None, node: Node) -> Any:
     error, producer = await node.coordinator.transactions.init_producer_id(
         request.transactional_id, request.transaction_timeout // _MILLISECOND, known
     )

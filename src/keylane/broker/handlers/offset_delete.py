@@ -57,6 +57,7 @@ def _rows(version: int, topics: Topics, outcome: DeleteResult) -> tuple[Any, ...
             ),
         )
         for (topic, partitions), errors in zip(topics, outcome.errors, strict=True)
+        if partitions  # of one without any nothing is said, as by Apache Kafka
     )
 
 

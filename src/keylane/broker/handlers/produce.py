@@ -252,6 +252,7 @@ def _made(request: Entity, header: RequestHeader, node: Node, topics: Sequence[T
     answers = [
         (named, [_answer(index, outcome, node.topics.log(name or "", index)) for index, outcome in outcomes])
         for named, name, outcomes in topics
+        if outcomes  # of a topic without partitions nothing is said, as by Apache Kafka
     ]
     if request.acks != 0:
         return encode(header.api_version, answers)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.coordinator.groups.protocol import SyncRequest
+from keylane.coordinator.groups.protocol import SyncAnswer, SyncRequest
+from keylane.wire import codes
 from keylane.wire.versions import entity, response_type
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ MAX_VERSION = 5
 LACKS = "nothing"
 MAY_POLL = True
 
+PROTOCOL_VERSION = 5
+"""From here on a member has to name the group's protocol."""
+
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     sync = SyncRequest(
@@ -33,7 +37,10 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
         getattr(request, "protocol_name", None),
         {assignment.member_id: assignment.assignment for assignment in request.assignments},
     )
-    answer = await node.coordinator.sync(request.group_id, sync)
+    if header.api_version >= PROTOCOL_VERSION and None in (sync.protocol_type, sync.protocol):
+        answer = SyncAnswer(codes.INCONSISTENT_GROUP_PROTOCOL)
+    else:
+        answer = await node.coordinator.sync(request.group_id, sync)
     return entity(
         response_type("sync_group", header.api_version),
         throttle_time=datetime.timedelta(0),

@@ -61,6 +61,8 @@ async def _store(topics: Sequence[TopicCommit], request: Any, version: int, node
     """An error for each partition."""
     if not topics and version >= _TOPIC_ID_VERSION:
         return []
+    if not request.group_id:
+        return [[codes.INVALID_GROUP_ID] * len(topic.partitions) for topic in topics]
     member = ("", None, -1)
     if version >= _MEMBER_VERSION:
         member = (request.member_id, request.group_instance_id, request.generation_id)

@@ -202,5 +202,5 @@ def check_commit_without_group(group_id: str, generation: int) -> int:
     """Whether a simple consumer or an administrator may commit for a group that is not known: an error code."""
     if generation >= 0:
         return codes.GROUP_ID_NOT_FOUND
-    # An id that no record can hold is refused before it is used.
-    return codes.NONE if group_id and fits(group_id) else codes.INVALID_GROUP_ID
+    # An id that no record can hold is refused before it is used; the empty one is taken, as by Apache Kafka.
+    return codes.NONE if fits(group_id) else codes.INVALID_GROUP_ID
