@@ -16,7 +16,7 @@ unexport PIP_TARGET PIP_PREFIX PIP_ROOT
 # The tests' plugins are those of .venv.
 unexport PYTEST_DISABLE_PLUGIN_AUTOLOAD
 
-.PHONY: demo test test-full check docs cluster kubernetes soak spark-versions wheel-trial bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery bench-operate compat mutants walk clean setup
+.PHONY: demo test test-full check docs cluster kubernetes soak spark-versions wheel wheel-trial bench-engine bench-http bench-lanes bench-dataframes bench-scenarios bench-offsets bench-broker bench-delivery bench-operate compat mutants walk clean setup
 .DEFAULT_GOAL := help
 
 help:
@@ -40,6 +40,7 @@ help:
 	@echo "make cluster  nodes die under every mode, of Apache Kafka, of Spark, and of YARN; lanes through Spark Connect (needs Java 17+ and Maven)"
 	@echo "make kubernetes  the manifests on a real control plane, a fault each  (ARGS=\"-k lanes\"; as root, with Go 1.24+, Java 17+, Maven, tini, Prometheus)"
 	@echo "make spark-versions  queries with kills on Spark 3.5 to 4.3 (ARGS=\"3.5 4.1\"; each is downloaded once: 450 MB)"
+	@echo "make wheel  dist/keylane-….whl, for pip install and for the images"
 	@echo "make wheel-trial  build wheel and sdist, and try them in a fresh environment"
 	@echo "make soak   the long forms of the crash tests: it can be stopped, and goes on  (ARGS=\"-k journal\")"
 
@@ -100,6 +101,10 @@ soak: setup
 # Each Spark that pyproject.toml allows, in an environment of its own.
 spark-versions: setup
 	@PYTHONPATH=tests:bench $(BIN)/python -m kit.spark_versions $(ARGS)
+
+# What `pip install` takes while keylane is in no index; the images take it, too.
+wheel: setup
+	@$(BIN)/python -m hatchling build -t wheel -d dist
 
 # The wheel and the source distribution as a stranger gets them.
 wheel-trial: setup
