@@ -7,6 +7,7 @@ from mutants.faults import after, always, answer, argument, before, begin, compa
 
 ANY = "property/engine/test_simulation.py::test_the_guarantees_hold_on_any_schedule"
 IN_TRANSACTIONS = "property/engine/test_transactional_simulation.py::test_the_guarantees_hold_on_any_schedule"
+TOGETHER = "unit/delivery/test_commits_together.py"
 
 MUTANTS = [
     Mutant(
@@ -239,6 +240,27 @@ MUTANTS = [
         "SqliteTransaction.__exit__",
         argument("end", 0, "'COMMIT'"),
         "unit/delivery/test_exactly_once.py::test_a_record_that_is_skipped_has_no_effect_and_no_identity",
+    ),
+    Mutant(
+        "crash matrix: exactly_once",
+        "a handler that fails leaves its effects to those that commit with it",
+        "Writer.end_savepoint",
+        never("how"),
+        f"{TOGETHER}::test_one_that_fails_is_rolled_back_alone",
+    ),
+    Mutant(
+        "crash matrix: exactly_once",
+        "what was undone with others counts as committed",
+        "OpenSqlite._wait",
+        never("is_undone"),
+        f"{TOGETHER}::test_handlers_run_again_whose_transaction_another_one_has_ended[rollback]",
+    ),
+    Mutant(
+        "crash matrix: exactly_once",
+        "a file that was replaced is written to and believed",
+        "Writer.commit",
+        drop("check_file"),
+        "unit/delivery/test_exactly_once.py::test_a_file_that_is_replaced_under_a_member_ends_it",
     ),
     Mutant(
         "crash matrix: exactly_once",

@@ -2,18 +2,22 @@
 
 The idea: SQLite has one writer, so there is one connection, and handlers run one after another inside it; waiting for
 that is done in a lock of this process (fair enough), and for other processes in SQLite's own (`timeout_ms`). Commits
-are synced (`synchronous=FULL`): an offset that is committed to Kafka must not be ahead of its effect.
+are synced (`synchronous=FULL`): an offset that is committed to Kafka must not be ahead of its effect. Threads that wait
+for each other would wait for as many syncs: so they commit together, each a savepoint in one transaction of SQLite, and
+each goes on once that is committed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sqlite3
 import threading
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -44,9 +48,14 @@ BUSY_S = 0.01
 END_S = 1.0
 """How long an asyncio loop stands still for the end of another transaction of its process."""
 
-_writing: dict[Path, threading.Lock] = {}
-"""Of each file, who writes in this process."""
-_writing_guard = threading.Lock()
+TOGETHER_S = 0.01
+"""How long after its begin others may join a transaction, so that who has ended waits for one slow handler at most."""
+
+WORTH_S = 0.00005
+"""A commit that takes less costs less than it costs two threads to take turns."""
+
+_writers: dict[Path, Writer] = {}
+_writers_guard = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +115,112 @@ class SqliteTransaction(Housekeeping):
             self.connection.execute(KEEP, (kept, *identity))
 
 
+class UndoneError(Exception):
+    """A transaction was rolled back with the others that it would have been committed with."""
+
+    def __init__(self) -> None:
+        super().__init__("rolled back with the transactions of other records, which it would have been committed with")
+
+
+class Together:
+    """What is committed together."""
+
+    def __init__(self, opened: OpenSqlite) -> None:
+        self.opened = opened
+        self.ends_at = time.monotonic() + TOGETHER_S
+        """Nobody joins from then on."""
+        self.members: list[threading.Lock] = []
+        """One for each transaction in it that has ended, held until the commit."""
+        self.is_undone = True
+        """Until it is committed."""
+
+
+class Writer:
+    """Who writes to a file in this process. Thread safety: all but `lock` is of who holds that."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.open: Together | None = None
+        """What has begun, and is not committed. It has members when nobody holds the lock."""
+        self._singly = 0
+        """So many transactions are committed each by itself, as one of them may be what has undone others."""
+        self._commit_s = math.inf
+        """How long a commit takes, when no other thread keeps this one from going on: the least of some."""
+
+    def begin(self, opened: OpenSqlite) -> None:
+        """Begin a transaction, or a savepoint in the one that is open."""
+        if self.open is not None and self.open.opened is not opened:
+            self.settle()
+        if self.open is None:
+            opened.connection.execute("BEGIN IMMEDIATE")
+            self.open = Together(opened)
+        else:
+            opened.connection.execute("SAVEPOINT keylane")
+
+    def end_savepoint(self, together: Together, how: str) -> None:
+        connection = together.opened.connection
+        try:
+            if how == "ROLLBACK":
+                connection.execute("ROLLBACK TO keylane")
+            connection.execute("RELEASE keylane")
+        except BaseException:  # a handler has ended it, and begun another one
+            self.undo()
+            raise
+
+    def join(self, together: Together) -> threading.Lock | None:
+        """What is held until the commit, where that is worth to be waited for."""
+        if self._singly or self._commit_s < WORTH_S or time.monotonic() >= together.ends_at:
+            return None
+        together.members.append(member := threading.Lock())
+        member.acquire()
+        return member
+
+    def commit(self) -> None:
+        """Of all that is open. Raises `StoreError`, as `check_file`."""
+        assert self.open is not None, "there is something to commit"
+        self._singly = max(0, self._singly - 1)
+        opened, began = self.open.opened, time.monotonic()
+        try:
+            opened.connection.execute("COMMIT")
+            self._commit_s = min(time.monotonic() - began, 1.1 * self._commit_s)
+            opened.check_file()
+            self.open.is_undone = False
+        finally:
+            self.undo()
+
+    def settle(self) -> bool:
+        """Commit what is open for its members, if anything is. Whether that succeeded: else they run again, and meet
+        each its own error."""
+        if (together := self.open) is None:
+            return True
+        with suppress(sqlite3.Error, StoreError):
+            self.commit()
+        return not together.is_undone
+
+    def undo(self) -> None:
+        """End what is open; it is rolled back unless it is committed."""
+        together, self.open = self.open, None
+        assert together is not None, "there is something to end"
+        if together.is_undone and together.members:
+            self._singly = len(together.members) + 1
+        try:
+            if together.opened.connection.in_transaction:
+                together.opened.connection.execute("ROLLBACK")
+        finally:
+            for member in together.members:
+                member.release()
+
+
 class OpenSqlite:
     """The connection, and the lock of those that write to its file."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._timeout_ms = store.timeout_ms
         self._path = path = Path(store.path).resolve()
-        with _writing_guard:
-            self._writing = _writing.setdefault(path, threading.Lock())
+        with _writers_guard:
+            self._writer = _writers.setdefault(path, Writer())
+        self._waiting: deque[None] = deque()
+        """One for each thread that waits for a transaction on this connection."""
         self.connection = sqlite3.connect(
             path, timeout=store.timeout_ms / 1000, isolation_level=None, check_same_thread=False
         )
@@ -151,66 +258,99 @@ class OpenSqlite:
         return SqliteTransaction(self)
 
     def begin(self) -> None:
-        """Waits for the end of another transaction. Raises `StoreError`, as `begin_now`."""
-        self._writing.acquire()
+        """Waits for the end of another transaction."""
+        self._waiting.append(None)
         try:
-            self._check_file()
-            self.connection.execute("BEGIN IMMEDIATE")
+            self._writer.lock.acquire()
+        finally:
+            self._waiting.pop()
+        try:
+            self._writer.begin(self)
         except BaseException:
-            self._writing.release()
+            self._writer.lock.release()
             raise
 
     def begin_now(self) -> None:
         """Waits for one of this process, whose end is not far. Raises `BusyNowError`."""
-        if not self._writing.acquire(timeout=END_S):
+        if not self._writer.lock.acquire(timeout=END_S):
             raise BusyNowError
         try:
-            self._check_file()
             self.connection.execute("PRAGMA busy_timeout = 0")
             try:
-                self.connection.execute("BEGIN IMMEDIATE")
+                self._writer.begin(self)
             finally:
                 self.connection.execute(f"PRAGMA busy_timeout = {self._timeout_ms}")
         except BaseException as error:
-            self._writing.release()
+            self._writer.lock.release()
             if isinstance(error, sqlite3.OperationalError):
                 raise BusyNowError from error
             raise
 
-    def _check_file(self) -> None:
+    def end(self, how: str) -> None:
+        """Commit or roll back; after a commit that fails nothing stays open. Raises `StoreError`, as `check_file`, and
+        `UndoneError`."""
+        try:
+            waits = self._ended(how)
+        finally:
+            self._writer.lock.release()
+        if waits is not None:
+            self._wait(*waits)
+
+    def _ended(self, how: str) -> tuple[Together, threading.Lock] | None:
+        """Returns what to wait for until the transaction is committed."""
+        writer, together = self._writer, self._writer.open
+        assert together is not None, "who ends has begun"
+        if not self.connection.in_transaction:  # a handler has ended it
+            writer.undo()
+        elif together.members:
+            writer.end_savepoint(together, how)
+            if how == "COMMIT" and self._waiting and (member := writer.join(together)) is not None:
+                return together, member
+            if not writer.settle() and how == "COMMIT":
+                raise UndoneError
+        elif how == "ROLLBACK":
+            writer.undo()
+        elif self._waiting and (member := writer.join(together)) is not None:
+            return together, member
+        else:
+            writer.commit()
+        return None
+
+    def _wait(self, together: Together, member: threading.Lock) -> None:
+        """For the commit, which the last one that joins makes; or this one, where none has joined."""
+        while not member.acquire(timeout=TOGETHER_S):
+            if self._writer.lock.acquire(blocking=False):
+                try:
+                    if self._writer.open is together:
+                        self._writer.settle()
+                finally:
+                    self._writer.lock.release()
+        if together.is_undone:
+            raise UndoneError
+
+    def check_file(self) -> None:
         """Raises `StoreError` where the file is another one than this connection's, to which no name leads any more."""
         if _file_at(self._path) != self._file:
             raise StoreError(
-                f"the file {self._path} was replaced or removed under this process: was it restored? Nothing is "
-                "written to what it was; start again: what the group has not committed runs again, and what it has "
-                "and the store has not is told"
+                f"the file {self._path} was replaced or removed under this process: was it restored? What was written "
+                "to what it was counts for nothing; start again: what the group has not committed runs again, and what "
+                "it has and the store has not is told"
             )
-
-    def end(self, how: str) -> None:
-        """Commit or roll back; after a commit that fails nothing stays open."""
-        try:
-            if self.connection.in_transaction:
-                self.connection.execute(how)
-        except BaseException:
-            if self.connection.in_transaction:
-                self.connection.execute("ROLLBACK")
-            raise
-        finally:
-            self._writing.release()
 
     def find(self, identities: Collection[Identity]) -> Collection[Identity]:
         with self._reading:
             return [one for one in identities if self._reader.execute(FOUND, one).fetchone() is not None]
 
     def close(self) -> None:
-        with self._writing:
+        with self._writer.lock:
+            self._writer.settle()
             self.connection.close()
         with self._reading:
             self._reader.close()
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:
-    """Which file a path leads to now. Each transaction asks, and pathlib takes twice as long."""
+    """Which file a path leads to now. Each commit asks, and pathlib takes twice as long."""
     try:
         found = os.stat(path)  # noqa: PTH116
     except FileNotFoundError:

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from keylane.delivery.postgres import PostgresStore
-from keylane.delivery.sqlite import BusyNowError, SqliteStore
+from keylane.delivery.sqlite import BusyNowError, SqliteStore, UndoneError
 from keylane.delivery.stores import AsyncStore, Identity, Processed, Store
 from keylane.errors import HandlerError, PeerError, StoreError, UsageError
 from keylane.flow.around import handler_of
@@ -526,7 +526,7 @@ class _One(_Batch):
 
 
 def _may_be_repeated(error: BaseException) -> bool:
-    return getattr(error, "sqlstate", None) in NOT_SERIALIZED
+    return isinstance(error, UndoneError) or getattr(error, "sqlstate", None) in NOT_SERIALIZED
 
 
 def _pause_s(repeat: int) -> float:
