@@ -35,8 +35,8 @@ logger = logger_of("keylane.delivery")
 
 OF_ONE = "WHERE scope = ? AND part = ? AND at = ? AND key = ?"
 CLAIM = (
-    "INSERT OR IGNORE INTO keylane_processed (scope, part, at, key, done_ms, checksum) SELECT ?, ?, ?, ?, ?, ? "
-    "WHERE ? >= coalesce((SELECT below FROM keylane_purged WHERE scope = ? AND part = ?), -1)"
+    "INSERT OR IGNORE INTO keylane_processed (scope, part, at, key, done_ms, checksum) SELECT ?1, ?2, ?3, ?4, ?5, ?6 "
+    "WHERE ?3 >= coalesce((SELECT below FROM keylane_purged WHERE scope = ?1 AND part = ?2), -1)"
 )
 """Nobody purges meanwhile: the transaction has the file's one lock of writers. Keys have the offset -1."""
 FOUND = f"SELECT outputs, checksum FROM keylane_processed {OF_ONE}"
@@ -100,12 +100,10 @@ class SqliteTransaction(Housekeeping):
 
     def claim_all(self, checksums: Mapping[Identity, int | None]) -> Mapping[Identity, Processed]:
         processed: dict[Identity, Processed] = {}
-        execute = self.connection.execute
+        execute = self.connection.cursor().execute
         now_ms = time.time_ns() // 1_000_000
         for one, checksum in checksums.items():
-            scope, partition, offset, key = one
-            claim = (scope, partition, offset, key, now_ms, checksum, offset, scope, partition)
-            if not execute(CLAIM, claim).rowcount:
+            if not execute(CLAIM, (*one, now_ms, checksum)).rowcount:
                 outputs, kept = execute(FOUND, one).fetchone() or (None, None)  # it is purged
                 processed[one] = Processed(outputs or b"", kept)
         return processed
