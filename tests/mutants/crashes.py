@@ -257,6 +257,13 @@ MUTANTS = [
     ),
     Mutant(
         "crash matrix: exactly_once",
+        "what a coroutine has lost with others counts as committed",
+        "AsyncSqlite.end",
+        never("is_undone"),
+        f"{TOGETHER}::test_a_coroutine_that_ends_the_transaction_has_those_before_it_run_again[ROLLBACK]",
+    ),
+    Mutant(
+        "crash matrix: exactly_once",
         "a file that was replaced is written to and believed",
         "Writer.commit",
         drop("check_file"),

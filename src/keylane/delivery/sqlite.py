@@ -2,9 +2,9 @@
 
 The idea: SQLite has one writer, so there is one connection, and handlers run one after another inside it; waiting for
 that is done in a lock of this process (fair enough), and for other processes in SQLite's own (`timeout_ms`). Commits
-are synced (`synchronous=FULL`): an offset that is committed to Kafka must not be ahead of its effect. Threads that wait
-for each other would wait for as many syncs: so they commit together, each a savepoint in one transaction of SQLite, and
-each goes on once that is committed.
+are synced (`synchronous=FULL`): an offset that is committed to Kafka must not be ahead of its effect. Handlers that
+are ready at once would wait for as many syncs: so they commit together, each a savepoint in one transaction of SQLite,
+and each goes on once that is committed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from keylane.errors import StoreError, UsageError
 from keylane.telling import logger_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
 logger = logger_of("keylane.delivery")
 
@@ -127,8 +127,8 @@ class Together:
         self.opened = opened
         self.ends_at = time.monotonic() + TOGETHER_S
         """Nobody joins from then on."""
-        self.members: list[threading.Lock] = []
-        """One for each transaction in it that has ended, held until the commit."""
+        self.members: list[Callable[[], object]] = []
+        """Of each transaction in it that has ended, what tells it that all has."""
         self.is_undone = True
         """Until it is committed."""
 
@@ -165,13 +165,9 @@ class Writer:
             self.undo()
             raise
 
-    def join(self, together: Together) -> threading.Lock | None:
-        """What is held until the commit, where that is worth to be waited for."""
-        if self._singly or self._commit_s < WORTH_S or time.monotonic() >= together.ends_at:
-            return None
-        together.members.append(member := threading.Lock())
-        member.acquire()
-        return member
+    def may_join(self, together: Together) -> bool:
+        """Whether the commit is worth to be waited for."""
+        return not self._singly and self._commit_s >= WORTH_S and time.monotonic() < together.ends_at
 
     def commit(self) -> None:
         """Of all that is open. Raises `StoreError`, as `check_file`."""
@@ -205,8 +201,8 @@ class Writer:
             if together.opened.connection.in_transaction:
                 together.opened.connection.execute("ROLLBACK")
         finally:
-            for member in together.members:
-                member.release()
+            for tell in together.members:
+                tell()
 
 
 class OpenSqlite:
@@ -300,19 +296,42 @@ class OpenSqlite:
         assert together is not None, "who ends has begun"
         if not self.connection.in_transaction:  # a handler has ended it
             writer.undo()
-        elif together.members:
+            return None
+        if together.members:
             writer.end_savepoint(together, how)
-            if how == "COMMIT" and self._waiting and (member := writer.join(together)) is not None:
-                return together, member
-            if not writer.settle() and how == "COMMIT":
-                raise UndoneError
         elif how == "ROLLBACK":
             writer.undo()
-        elif self._waiting and (member := writer.join(together)) is not None:
+            return None
+        if how == "COMMIT" and self._waiting and writer.may_join(together):
+            member = threading.Lock()
+            member.acquire()
+            together.members.append(member.release)
             return together, member
-        else:
+        if not together.members:
             writer.commit()
+        elif not writer.settle() and how == "COMMIT":
+            raise UndoneError
         return None
+
+    def leave(self, tell: Callable[[], object]) -> Together | None:
+        """End a transaction whose commit others make, and then tell. Waits for nothing. None where it is to be
+        committed by itself: it has not ended then."""
+        writer, together = self._writer, self._writer.open
+        assert together is not None, "who ends has begun"
+        if not self.connection.in_transaction or not writer.may_join(together):
+            return None
+        try:
+            if together.members:
+                writer.end_savepoint(together, "COMMIT")
+            together.members.append(tell)
+        finally:
+            writer.lock.release()
+        return together
+
+    def settle(self) -> None:
+        """Commit what is open, if anything is."""
+        with self._writer.lock:
+            self._writer.settle()
 
     def _wait(self, together: Together, member: threading.Lock) -> None:
         """For the commit, which the last one that joins makes; or this one, where none has joined."""
@@ -375,6 +394,7 @@ class AsyncSqlite:
         """Whether handlers were seen to wait for something else inside their transactions: then each begins with it."""
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="keylane-sqlite")
         """One may wait for a transaction that the other one ends."""
+        self._committing = ThreadPoolExecutor(1, thread_name_prefix="keylane-sqlite-commit")
 
     @property
     def may_begin_now(self) -> bool:
@@ -416,16 +436,27 @@ class AsyncSqlite:
         return self._opened.transaction()
 
     async def end(self, how: str) -> None:
+        """Transactions of coroutines that are ready commit together."""
         self._is_inside = False
-        await self._on_thread(self._opened.end, how)
+        loop = asyncio.get_running_loop()
+        told = loop.create_future()
+        tell = partial(loop.call_soon_threadsafe, told.set_result, None)
+        together = self._opened.leave(tell) if how == "COMMIT" else None
+        if together is None:
+            await self._on_thread(self._opened.end, how)
+            return
+        if len(together.members) == 1:
+            loop.call_soon(loop.run_in_executor, self._committing, self._opened.settle)
+        await _until(told)
+        if together.is_undone:
+            raise UndoneError
 
     async def _on_thread(self, do: Any, *arguments: Any, undo: Any = None) -> None:
         """Whatever happens to the one who waits, `do` comes to its end before the next one has its turn."""
         running = asyncio.get_running_loop().run_in_executor(self._threads, do, *arguments)
         try:
-            await asyncio.shield(running)
+            await _until(running)
         except asyncio.CancelledError:
-            await asyncio.wait([running])
             if undo is not None and running.exception() is None:
                 await asyncio.get_running_loop().run_in_executor(self._threads, undo)
             raise
@@ -436,6 +467,16 @@ class AsyncSqlite:
     async def close(self) -> None:
         await self._on_thread(self._opened.close)
         self._threads.shutdown()
+        self._committing.shutdown()
+
+
+async def _until(ended: asyncio.Future[None]) -> None:
+    """This comes to its end first where who waits for it is cancelled."""
+    try:
+        await asyncio.shield(ended)
+    except asyncio.CancelledError:
+        await asyncio.wait([ended])
+        raise
 
 
 class AsyncSqliteTransaction:

@@ -1,7 +1,8 @@
-"""Threads that wait for SQLite's one writer commit together: each has its effects, or its error, as if it was alone."""
+"""Who is ready for SQLite's one writer commits together: each has its effects, or its error, as if it was alone."""
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keylane.delivery import SqliteStore, sqlite
+from keylane.delivery.sqlite import AsyncSqlite
 from keylane.delivery.stores import Identity
 from keylane.delivery.transactions import Transactions
 from keylane.errors import StoreError
@@ -158,7 +160,7 @@ def test_another_connection_of_the_process_commits_what_is_open(effects: Effects
     other.close()
 
 
-@pytest.mark.parametrize("how", [["ROLLBACK"], ["COMMIT"], ["ROLLBACK", "BEGIN"], ["COMMIT", "BEGIN"]])
+@pytest.mark.parametrize("how", [["ROLLBACK"], ["COMMIT"], ["ROLLBACK", "BEGIN"], ["COMMIT", "BEGIN"]], ids=" ".join)
 def test_one_that_ends_the_transaction_has_those_before_it_run_again(effects: Effects, how: list[str]) -> None:
     def end(connection: sqlite3.Connection) -> None:
         for statement in how:
@@ -178,6 +180,71 @@ def test_a_file_that_is_replaced_meanwhile_is_believed_by_none(effects: Effects,
     assert [type(one) for one in effects.run(insert(1), replace)] == [sqlite.UndoneError] * 2
     with pytest.raises(StoreError, match=r"effects\.db was replaced"), effects.opened.transaction():
         pass
+
+
+# --- coroutines ---
+
+
+def run_coroutines(effects: Effects, *steps: Step) -> list[BaseException | None]:
+    """All of them are ready at once."""
+
+    async def whole(opened: AsyncSqlite, step: Step) -> None:
+        async with opened.begin_now() as transaction:
+            step(transaction.connection)
+
+    async def all_of_them() -> list[BaseException | None]:
+        opened = AsyncSqlite(effects.opened)
+        try:
+            return await asyncio.gather(*(whole(opened, step) for step in steps), return_exceptions=True)
+        finally:
+            effects.opened = effects.store.open()  # that one is closed with its loop
+            await opened.close()
+
+    return asyncio.run(all_of_them())
+
+
+def test_one_commit_is_of_all_coroutines_that_are_ready(effects: Effects) -> None:
+    assert run_coroutines(effects, *map(insert, range(5))) == [None] * 5
+    assert effects.numbers() == list(range(5))
+    assert effects.commits == ["COMMIT"]
+
+
+def test_a_coroutine_that_fails_is_rolled_back_alone(effects: Effects) -> None:
+    first, second, third = run_coroutines(effects, insert(1), fail, insert(2))
+    assert (first, third) == (None, None)
+    assert isinstance(second, ValueError)
+    assert effects.numbers() == [1, 2]
+
+
+@pytest.mark.parametrize("how", [["ROLLBACK"], ["ROLLBACK", "BEGIN"]], ids=" ".join)
+def test_a_coroutine_that_ends_the_transaction_has_those_before_it_run_again(effects: Effects, how: list[str]) -> None:
+    def end(connection: sqlite3.Connection) -> None:
+        for statement in how:
+            connection.execute(statement)
+
+    first, _, third = run_coroutines(effects, insert(1), end, insert(2))
+    assert isinstance(first, sqlite.UndoneError)
+    assert third is None
+    assert effects.numbers() == [2]
+
+
+def test_a_coroutine_that_is_cancelled_waits_for_the_commit_all_the_same(effects: Effects) -> None:
+    async def whole(opened: AsyncSqlite) -> None:
+        async with opened.begin_now() as transaction:
+            insert(1)(transaction.connection)
+
+    async def cancelling() -> None:
+        opened = AsyncSqlite(effects.store.open())
+        task = asyncio.create_task(whole(opened))
+        await asyncio.sleep(0)  # it has ended its transaction, and waits
+        assert effects.members() == 1
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert effects.numbers() == [1]
+        await opened.close()
+
+    asyncio.run(cancelling())
 
 
 # --- handlers ---
