@@ -20,7 +20,7 @@ from keylane.delivery import Identity, PostgresStore
 from keylane.delivery.deferred import DeferredConnection
 from keylane.delivery.exactly_once import Once
 from keylane.offsets import OffsetMap
-from keylane.options import ExactlyOnce
+from keylane.options import Batch, ExactlyOnce
 from keylane.records import PlainMessage
 from kit.pgbouncer import find_bouncer, started_bouncer
 from kit.stage import until
@@ -334,3 +334,38 @@ def test_a_record_needs_three_round_trips(
         run(store, handler, records)
         counts.append(waits)
     assert counts[1] - counts[0] == 10 * 3
+
+
+@pytest.mark.parametrize("records", [2, 100])
+def test_a_batch_is_claimed_by_one_statement(database: Database, records: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look at what is purged is another one; each is sent once."""
+
+    def effects(found: Any, context: Any) -> None:
+        context.transaction.execute("INSERT INTO effects SELECT unnest(%s::int[])", ([one.offset for one in found],))
+
+    store = PostgresStore(database.conninfo, connections=1)
+    kafka = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
+    options: dict[str, Any] = {"batch": Batch(records), "delivery": ExactlyOnce(store)}
+    once = Once(Pipeline(kafka=kafka, topics=["t"], handler=effects, **options), "cluster", str)
+    once.check([Start("t", 0, 1, OffsetMap(0), 0, records)])
+    sent: list[str] = []
+    execute = psycopg.Connection.execute
+
+    def noting(self: Any, query: str, *arguments: Any, **given: Any) -> Any:
+        sent.extend(query.split("; "))
+        return execute(self, query, *arguments, **given)
+
+    inside: Any = once.pipeline
+    with inside.resource():
+        monkeypatch.setattr(psycopg.Connection, "execute", noting)
+        inside.handler([Record(PlainMessage("t", 0, offset)) for offset in range(records)], Context())
+        monkeypatch.undo()
+    once.close()
+    begun = sent[sent.index("BEGIN") :]  # its connection was prepared before
+    assert [" ".join(one.split()[:3]) for one in begun] == [
+        "BEGIN",
+        "INSERT INTO keylane_processed",
+        "SELECT scope, part,",
+        "INSERT INTO effects",
+    ]
+    assert database.sql("SELECT number FROM effects ORDER BY number") == [(offset,) for offset in range(records)]
