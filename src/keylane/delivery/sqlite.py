@@ -131,6 +131,12 @@ class Together:
         """Of each transaction in it that has ended, what tells it that all has."""
         self.is_undone = True
         """Until it is committed."""
+        self._changes_before = opened.connection.total_changes
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether a commit has something to write."""
+        return self.opened.connection.total_changes > self._changes_before
 
 
 class Writer:
@@ -176,7 +182,8 @@ class Writer:
         opened, began = self.open.opened, time.monotonic()
         try:
             opened.connection.execute("COMMIT")
-            self._commit_s = min(time.monotonic() - began, 1.1 * self._commit_s)
+            if self.open.has_changes:
+                self._commit_s = min(time.monotonic() - began, 1.1 * self._commit_s)
             opened.check_file()
             self.open.is_undone = False
         finally:

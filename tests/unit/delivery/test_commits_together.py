@@ -128,8 +128,23 @@ def test_one_that_is_slow_is_waited_for_by_nobody_else(effects: Effects, monkeyp
 
 def test_commits_that_take_no_time_are_not_waited_for(effects: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "WORTH_S", 30.0)
+    with effects.opened.transaction() as transaction:
+        insert(4)(transaction.connection)
+    effects.commits.clear()
     assert effects.run(insert(1), insert(2), insert(3)) == [None] * 3
     assert effects.commits == ["COMMIT"] * 3
+
+
+def test_a_commit_of_nothing_says_nothing_of_those_that_write(
+    effects: Effects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Housekeeping mostly reads."""
+    monkeypatch.setattr(sqlite, "WORTH_S", 30.0)
+    with effects.opened.transaction():
+        pass
+    effects.commits.clear()
+    assert effects.run(insert(1), insert(2), insert(3)) == [None] * 3
+    assert effects.commits == ["COMMIT"]
 
 
 def test_who_waited_for_one_that_never_came_commits_by_itself(
