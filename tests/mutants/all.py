@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutants import consumer_groups, crashes, exactly_once_into_kafka, guarantees, options, other_logs
+from mutants import budgets, consumer_groups, crashes, exactly_once_into_kafka, guarantees, options, other_logs
 
 MUTANTS = [
     *guarantees.MUTANTS,
@@ -11,4 +11,5 @@ MUTANTS = [
     *exactly_once_into_kafka.MUTANTS,
     *consumer_groups.MUTANTS,
     *other_logs.MUTANTS,
+    *budgets.MUTANTS,
 ]

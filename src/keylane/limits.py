@@ -1,0 +1,194 @@
+"""What a budget allows: `Budget` and its limits, `Per` and `Cap`.
+
+The idea: all amounts are whole millionths of their unit. So every process that reads a budget's log comes to the same
+numbers, on whatever machine.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from keylane.errors import UsageError
+from keylane.telling import with_named_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ONE = 1_000_000
+"""Of a unit, in millionths: amounts are counted in them."""
+
+MOST_AMOUNT = 10**15
+"""Millionths: a thousand million of a unit. More is a slip of the pen, and would not fit beside others in a record."""
+
+MOST_LIMITS = 16
+"""Of one budget: all of them stand in each of its records."""
+
+DAY_MS = 24 * 3_600_000
+HOUR_MS = 3_600_000
+MINUTE_MS = 60_000
+
+MAX_NAME = 100
+"""Characters of a budget's name: it is part of a topic's."""
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,100}")
+_UNIT = re.compile(r"[a-zA-Z0-9._-]{1,40}")
+_DAY = re.compile(r"UTC(?:([+-])(\d{2}):(\d{2}))?")
+
+
+def millionths(name: str, value: object, *, least: int = 0) -> int:
+    """An amount as it is counted, rounded up. Raises `UsageError` for what is no amount of at least so many
+    millionths."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise UsageError(f"{name}={value!r}: give a number")
+    amount = math.ceil(round(value * ONE, 3))
+    if not least <= amount <= MOST_AMOUNT:
+        raise UsageError(f"{name}={value!r}: give a number from {least / ONE:g} to {MOST_AMOUNT / ONE:g}")
+    return amount
+
+
+@with_named_options()
+@dataclass(frozen=True, slots=True)
+class Per:
+    """So many of a unit in each `per_ms`, over all members. In any time W they spend at most `count * W / per_ms` and
+    `burst` on top."""
+
+    count: float
+    unit: str
+    per_ms: int
+    burst: float | None = None
+    """What may be spent at once after a pause. No cost may be larger. None: a tenth of `count`, and at least 1."""
+
+    def __post_init__(self) -> None:
+        _check_unit("Per", self.unit)
+        millionths("Per.count", self.count, least=1)
+        if isinstance(self.per_ms, bool) or not isinstance(self.per_ms, int) or not 1 <= self.per_ms <= 31 * DAY_MS:
+            raise UsageError(f"Per.per_ms={self.per_ms!r}: give whole milliseconds, from 1 to {31 * DAY_MS}")
+        if self.burst is not None:
+            millionths("Per.burst", self.burst, least=1)
+
+    @property
+    def most_at_once(self) -> float:
+        """`burst`, or what stands for it."""
+        return max(1, self.count / 10) if self.burst is None else self.burst
+
+
+@with_named_options()
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """So many of a unit a day, over all members: what is used up holds all until the next day begins."""
+
+    count: float
+    unit: str
+    day: str = "UTC"
+    """When a day begins: "UTC", or "UTC+02:00" and the like. It is no name of a zone: tables of zones differ between
+    machines, and all have to agree."""
+
+    def __post_init__(self) -> None:
+        _check_unit("Cap", self.unit)
+        millionths("Cap.count", self.count, least=1)
+        found = _DAY.fullmatch(self.day) if isinstance(self.day, str) else None
+        if found is None or int(found[2] or 0) > 14 or int(found[3] or 0) > 59:
+            raise UsageError(f"Cap.day={self.day!r}: give 'UTC', or an offset from it as 'UTC+02:00'")
+
+    @property
+    def ahead_ms(self) -> int:
+        """Of UTC."""
+        found = _DAY.fullmatch(self.day)
+        assert found is not None, "checked when it was made"
+        ahead = int(found[2] or 0) * HOUR_MS + int(found[3] or 0) * MINUTE_MS
+        return -ahead if found[1] == "-" else ahead
+
+
+def _check_unit(where: str, unit: object) -> None:
+    if not isinstance(unit, str) or not _UNIT.fullmatch(unit):
+        raise UsageError(f"{where}.unit={unit!r}: give a word of letters, digits, '.', '_' and '-', as 'requests'")
+
+
+class Budget:
+    """What all who name it may spend together, in any group and process: `Budget("openai", Per(500, "requests",
+    per_ms=60_000), Cap(50, "usd"))`.
+
+    Its topic, `keylane-budget-NAME`, is made where it is missing. Frozen and picklable.
+    """
+
+    __slots__ = ("lease_ms", "limits", "name")
+
+    name: str
+    limits: tuple[Per | Cap, ...]
+    lease_ms: int
+
+    def __init__(self, name: str, *limits: Per | Cap, lease_ms: int = 2_000) -> None:
+        """`lease_ms`: how long what was granted may be spent, and given back."""
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise UsageError(
+                f"Budget.name={name!r}: give up to {MAX_NAME} letters, digits, '.', '_' and '-': it is part of a "
+                "topic's name"
+            )
+        if not 1 <= len(limits) <= MOST_LIMITS:
+            raise UsageError(f"Budget {name!r} has {len(limits)} limits: give 1 to {MOST_LIMITS}")
+        for one in limits:
+            if not isinstance(one, Per | Cap):
+                raise UsageError(f"Budget {name!r}: {one!r} is no limit: give keylane.Per(...) or keylane.Cap(...)")
+        names = [limit_name(one) for one in limits]
+        if len(set(names)) < len(names):
+            raise UsageError(f"Budget {name!r}: two limits of one unit and one time: leave one out")
+        if isinstance(lease_ms, bool) or not isinstance(lease_ms, int) or not 100 <= lease_ms <= 60_000:
+            raise UsageError(f"Budget.lease_ms={lease_ms!r}: give whole milliseconds, from 100 to 60000")
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "limits", limits)
+        object.__setattr__(self, "lease_ms", lease_ms)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"Budget.{name} cannot be changed: make another Budget")
+
+    def __repr__(self) -> str:
+        return f"Budget({', '.join(map(repr, (self.name, *self.limits)))}, lease_ms={self.lease_ms})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Budget) and (self.name, self.limits, self.lease_ms) == (
+            other.name,
+            other.limits,
+            other.lease_ms,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.limits, self.lease_ms))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made_again, (self.name, self.limits, self.lease_ms)
+
+    @property
+    def units(self) -> frozenset[str]:
+        return frozenset(one.unit for one in self.limits)
+
+    def amounts(self, cost: Mapping[str, float]) -> dict[str, int]:
+        """A cost as it is counted. Raises `UsageError` for one that the budget never lets through, or cannot read."""
+        amounts: dict[str, int] = {}
+        for unit, value in cost.items():
+            if unit not in self.units:
+                raise UsageError(
+                    f"budget {self.name!r}: a cost in {unit!r}, of which it has no limit; it has "
+                    f"{', '.join(map(repr, sorted(self.units)))}"
+                )
+            amounts[unit] = millionths(f"the cost of {unit!r}", value)
+        for one in self.limits:
+            most = one.most_at_once if isinstance(one, Per) else one.count
+            if amounts.get(one.unit, 0) > millionths("", most):
+                word = "burst" if isinstance(one, Per) else "count"
+                raise UsageError(
+                    f"budget {self.name!r}: a cost of {amounts[one.unit] / ONE:g} {one.unit}, and {one!r} never has "
+                    f"more than {most:g} at once: give it a {word} of at least the largest cost"
+                )
+        return amounts
+
+
+def _made_again(name: str, limits: tuple[Per | Cap, ...], lease_ms: int) -> Budget:
+    return Budget(name, *limits, lease_ms=lease_ms)
+
+
+def limit_name(limit: Per | Cap) -> str:
+    """What its state is kept under."""
+    return f"{limit.unit}/{limit.per_ms}" if isinstance(limit, Per) else f"{limit.unit}/day"

@@ -1,0 +1,96 @@
+"""Mutants of what all members may spend together: guarantee 10 of the design."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mutants import Mutant
+from mutants.faults import answer, instead, never, value_of
+
+if TYPE_CHECKING:
+    from mutants.faults import Fault
+
+LINE = "property/budgets/test_budget_line.py"
+WINDOW = f"{LINE}::test_no_window_has_more_than_the_rate_and_the_burst"
+LATE = f"{LINE}::test_a_reader_that_starts_late_agrees"
+
+
+def _mutant(breaks: str, at: str, fault: Fault, test: str) -> Mutant:
+    return Mutant("guarantee 10", breaks, at, fault, test)
+
+
+MUTANTS = [
+    _mutant("a grant may be spent before its turn", "Line._start", instead("times", "0"), WINDOW),
+    _mutant("what was granted is not used up", "Line._spend", instead("times", "0"), WINDOW),
+    _mutant(
+        "what is larger than the burst is let in",
+        "Line._ask",
+        instead("burst", "_ * 2"),
+        f"{LINE}::test_what_is_larger_than_the_bucket_is_refused",
+    ),
+    _mutant("a bucket that is full fills further", "Line._used_to", instead("full_ns", "_ - 10**12"), WINDOW),
+    _mutant("time flows from one leader's clock to another's", "Line._flow", instead("_epoch", "record.epoch"), WINDOW),
+    _mutant(
+        "time is the greatest that was seen",
+        "Line._flow",
+        value_of("_time_ms", "max(_, self._time_ms)"),
+        f"{LINE}::test_a_budget_is_spent_while_there_is_demand_over_changes_of_the_leader",
+    ),
+    _mutant(
+        "a record that is written twice counts twice",
+        "Line._is_again",
+        answer("False"),
+        f"{LINE}::test_a_second_copy_of_a_record_counts_for_nothing",
+    ),
+    _mutant(
+        "more is given back than was granted",
+        "Line._return",
+        instead("min", "max"),
+        f"{LINE}::test_a_give_back_counts_once_and_no_further_than_the_grant",
+    ),
+    _mutant(
+        "a lease does not end for what is given back",
+        "Line._return",
+        never("until_ns"),
+        f"{LINE}::test_a_give_back_behind_its_lease_counts_for_nothing",
+    ),
+    _mutant(
+        "who starts late believes that all buckets are full", "Line._adopt", value_of("used_ns", "_ - 10**12"), LATE
+    ),
+    _mutant(
+        "who starts late believes the last state alone",
+        "Line._adopt",
+        never("known"),
+        f"{LINE}::test_a_writer_that_believes_in_a_full_bucket_misleads_nobody",
+    ),
+    _mutant(
+        "a day's cap holds for one ask alone",
+        "Line._spent_on",
+        answer("0"),
+        f"{LINE}::test_no_day_has_more_than_its_cap",
+    ),
+    _mutant(
+        "a cool-down holds nothing",
+        "Line._start",
+        instead("_cool_to_ns", "0"),
+        f"{LINE}::test_a_cool_down_holds_all_and_begins_slowly_and_empty",
+    ),
+    _mutant(
+        "calls that began before a cool-down extend it",
+        "Line._cool",
+        never("began"),
+        f"{LINE}::test_a_cool_down_holds_all_and_begins_slowly_and_empty",
+    ),
+    _mutant(
+        "a debt has no end",
+        "Line._settle",
+        instead("min", "max"),
+        f"{LINE}::test_a_settlement_makes_a_debt_and_no_endless_one",
+    ),
+    _mutant(
+        "bytes of any length are read",
+        "entries:_within",
+        answer("number"),
+        f"{LINE}::test_hostile_bytes_are_refused_and_nothing_else_is_raised",
+    ),
+]
