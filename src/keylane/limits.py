@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from keylane.errors import UsageError
-from keylane.telling import with_named_options
+from keylane.foreign_errors import short_class_of
+from keylane.telling import kind_of, with_named_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
 
 ONE = 1_000_000
 """Of a unit, in millionths: amounts are counted in them."""
@@ -29,6 +31,9 @@ MOST_LIMITS = 16
 DAY_MS = 24 * 3_600_000
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
+
+TOPIC = "keylane-budget-"
+"""How the names of budgets' topics begin."""
 
 MAX_NAME = 100
 """Characters of a budget's name: it is part of a topic's."""
@@ -161,19 +166,21 @@ class Budget:
         return _made_again, (self.name, self.limits, self.lease_ms)
 
     @property
+    def topic(self) -> str:
+        return f"{TOPIC}{self.name}"
+
+    def cost(self, of: Callable[[Any], Mapping[str, float]] | Mapping[str, float]) -> Cost:
+        """What a record costs, for `Pipeline(budget=...)`: amounts by unit, or a function of the record that returns
+        them. It runs in the loop, so it has to be quick. Raises `UsageError` for a cost that is never let through."""
+        return Cost(self, of)
+
+    @property
     def units(self) -> frozenset[str]:
         return frozenset(one.unit for one in self.limits)
 
     def amounts(self, cost: Mapping[str, float]) -> dict[str, int]:
         """A cost as it is counted. Raises `UsageError` for one that the budget never lets through, or cannot read."""
-        amounts: dict[str, int] = {}
-        for unit, value in cost.items():
-            if unit not in self.units:
-                raise UsageError(
-                    f"budget {self.name!r}: a cost in {unit!r}, of which it has no limit; it has "
-                    f"{', '.join(map(repr, sorted(self.units)))}"
-                )
-            amounts[unit] = millionths(f"the cost of {unit!r}", value)
+        amounts = self.counted(cost)
         for one in self.limits:
             most = one.most_at_once if isinstance(one, Per) else one.count
             if amounts.get(one.unit, 0) > millionths("", most):
@@ -183,6 +190,46 @@ class Budget:
                     f"more than {most:g} at once: give it a {word} of at least the largest cost"
                 )
         return amounts
+
+    def counted(self, cost: Mapping[str, float]) -> dict[str, int]:
+        """Amounts of any size in millionths. Raises `UsageError` for units that the budget does not have."""
+        amounts: dict[str, int] = {}
+        for unit, value in cost.items():
+            if unit not in self.units:
+                raise UsageError(
+                    f"budget {self.name!r}: a cost in {unit!r}, of which it has no limit; it has "
+                    f"{', '.join(map(repr, sorted(self.units)))}"
+                )
+            amounts[unit] = millionths(f"the cost of {unit!r}", value)
+        return amounts
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of each call, in a budget: what `Budget.cost` returns."""
+
+    budget: Budget
+    of: Callable[[Any], Mapping[str, float]] | Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        if not callable(self.of):
+            if not isinstance(self.of, Mapping) or not self.of:
+                raise UsageError(f"Budget.cost({self.of!r}): give amounts by unit, or a function of the record")
+            self.budget.amounts(self.of)
+
+    def amounts(self, record: Any) -> dict[str, int]:
+        """As it is counted. Raises `UsageError` for what the function raises, or returns."""
+        if not callable(self.of):
+            return self.budget.amounts(self.of)
+        try:
+            cost: object = self.of(record)
+        except Exception as raised:
+            raise UsageError(
+                f"the function of {self.budget.name!r}.cost(...) raised {short_class_of(raised)}; mend it"
+            ) from raised
+        if not isinstance(cost, Mapping) or not all(isinstance(unit, str) for unit in cost):
+            raise UsageError(f"the function of Budget.cost(...) returned {kind_of(cost)}: return amounts by unit")
+        return self.budget.amounts(cost)
 
 
 def _made_again(name: str, limits: tuple[Per | Cap, ...], lease_ms: int) -> Budget:

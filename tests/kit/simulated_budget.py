@@ -59,8 +59,8 @@ class SimulatedBudget:
             self.granted.append((start_ns, placed.offset, entry.member, dict(entry.amounts)))
         return answer
 
-    def ask(self, member: str, amounts: dict[str, int]) -> Answer | None:
-        seq = self.next_seq(member)
+    def ask(self, member: str, amounts: dict[str, int], seq: int | None = None) -> Answer | None:
+        seq = self.next_seq(member) if seq is None else seq
         return self.append(
             Ask(
                 member=member,

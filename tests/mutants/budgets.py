@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 LINE = "property/budgets/test_budget_line.py"
 WINDOW = f"{LINE}::test_no_window_has_more_than_the_rate_and_the_burst"
+PURSE = "unit/budgets/test_purse.py"
 LATE = f"{LINE}::test_a_reader_that_starts_late_agrees"
 
 
@@ -92,5 +93,29 @@ MUTANTS = [
         "entries:_within",
         answer("number"),
         f"{LINE}::test_hostile_bytes_are_refused_and_nothing_else_is_raised",
+    ),
+    _mutant(
+        "a lease counts from the reading",
+        "Purse.answered",
+        instead("sent_s", "now"),
+        f"{PURSE}::test_the_lease_counts_from_the_sending",
+    ),
+    _mutant(
+        "what has no lease any more is given back",
+        "Purse.give_back",
+        instead("left_s", "1"),
+        f"{PURSE}::test_what_is_left_is_given_back_before_the_lease_ends_and_not_behind",
+    ),
+    _mutant(
+        "small ones pass a large one that waits",
+        "Purse.spend",
+        value_of("kept", "{}"),
+        f"{PURSE}::test_the_first_that_lacks_something_is_served_before_smaller_ones",
+    ),
+    _mutant(
+        "money goes on without a broker",
+        "Purse._grant_share",
+        never("_has_cap"),
+        f"{PURSE}::test_without_a_broker_money_waits",
     ),
 ]

@@ -26,7 +26,7 @@ from keylane.budgets.entries import MOST_DAYS, MOST_NS, MOST_SPENT, Ask, Cooldow
 from keylane.limits import DAY_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from keylane.budgets.entries import AnyEntry, Limit
 
@@ -133,9 +133,11 @@ class Line:
     # --- folding ---
 
     @classmethod
-    def begin(cls, tail: Sequence[Placed]) -> Line:
+    def begin(
+        cls, tail: Sequence[Placed], hear: Callable[[Placed, Answer | None], object] = lambda _, __: None
+    ) -> Line:
         """A line that has read the end of a log. Of the last `STATES` states that are carried the smallest counts;
-        where there is none, it begins empty."""
+        where there is none, it begins empty. `hear` is told of each record, and of the answer to it."""
         line = cls()
         carried = [(one.offset, one.entry.state) for one in tail[-STATES:] if one.entry is not None]
         states = deque(
@@ -148,7 +150,7 @@ class Line:
         for one in tail:
             while states and states[0].as_of < one.offset:
                 line._adopt(states.popleft(), known)
-            line.fold(one)
+            hear(one, line.fold(one))
         return line
 
     def fold(self, record: Placed) -> Answer | None:

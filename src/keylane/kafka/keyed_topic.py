@@ -13,7 +13,7 @@ import uuid
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, TopicPartition
 
 from keylane.errors import BrokerUnavailableError, PeerError
 from keylane.kafka.bulk import CLIENT_LOG
@@ -50,11 +50,16 @@ class Entry(NamedTuple):
     headers: Mapping[str, bytes | None]
     """Of those with one name, the last."""
     written_ms: int
+    offset: int = 0
+    leader_epoch: int = -1
+    """Of the leader that appended it; -1: its broker does not tell."""
+    has_append_time: bool = False
+    """Whether `written_ms` is the time at which the leader appended it, and not what its writer said."""
 
 
 class KeyedReader:
-    """Reads a topic from its start on. Raises `UsageError` for settings that librdkafka refuses. Thread safety: one
-    thread at a time."""
+    """Reads a topic from its start on, or from one of its last records on. Raises `UsageError` for settings that
+    librdkafka refuses. Thread safety: one thread at a time."""
 
     def __init__(self, kafka: Settings, topic: str) -> None:
         self._servers = str(kafka["bootstrap.servers"])
@@ -74,10 +79,13 @@ class KeyedReader:
         """Whether the log is another one than that which was read: its offsets went back, or its leader epochs did."""
         self._epoch = -1
 
-    def to_end(self) -> list[Entry]:
-        """All records up to the end that the topic has now. Raises `PeerError` when the topic cannot be read,
-        `BrokerUnavailableError` when no end comes."""
-        _, end = Logs(self._client, Patience(self._servers), Faults()).bounds(self._topic, 0)
+    def to_end(self, last: int | None = None) -> list[Entry]:
+        """All records up to the end that the topic has now, or so many of the last ones. Raises `PeerError` when the
+        topic cannot be read, `BrokerUnavailableError` when no end comes."""
+        start, end = Logs(self._client, Patience(self._servers), Faults()).bounds(self._topic, 0)
+        if last is not None:
+            self.position = max(start, end - last)
+            self._client.assign([TopicPartition(self._topic, 0, self.position)])
         found: list[Entry] = []
         until = monotonic() + END_S
         while monotonic() < until:
@@ -120,8 +128,17 @@ class KeyedReader:
 
 
 def _entry(message: Message) -> Entry:
-    key, value = message.key(), message.value()
-    return Entry(key, value, dict(carried_headers_of(cast("HasHeaders", message))), message.timestamp()[1])
+    kind, written_ms = message.timestamp()
+    epoch = message.leader_epoch()
+    return Entry(
+        message.key(),
+        message.value(),
+        dict(carried_headers_of(cast("HasHeaders", message))),
+        written_ms,
+        message.offset() or 0,
+        -1 if epoch is None else epoch,
+        has_append_time=kind == TIMESTAMP_LOG_APPEND_TIME,
+    )
 
 
 class KeyedWriter:

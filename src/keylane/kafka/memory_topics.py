@@ -46,6 +46,12 @@ REPORTS = Need(
     timestamp_type="LogAppendTime",
 )
 SINKS = Need({"cleanup.policy": "compact"}, frozenset({_COMPACT}), "which batches were written is forgotten by age")
+BUDGETS = Need(
+    {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime", "retention.ms": str(7 * DAY_MS)},
+    frozenset({_DELETE}),
+    "asks that came before are forgotten by key",
+    timestamp_type="LogAppendTime",
+)
 LETTERS = Need({}, frozenset({_DELETE}), "a letter goes when another one of its key comes", partitions=None)
 
 

@@ -1,0 +1,151 @@
+"""One budget for many processes, some of which are killed: judged by a count of its own."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # they are there
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from keylane.budgets.client import BudgetClient
+from keylane.errors import UsageError
+from keylane.kafka.admin import Admin
+from keylane.limits import ONE, Budget, Cap, Per
+from keylane.testing import EmbeddedBroker
+from kit import budget_member
+from kit.budget_member import BUDGET, spent_in
+from kit.either_broker import either_broker
+from kit.simulated_budget import most_in_any
+from kit.stage import until
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+    from pathlib import Path
+
+S = 1_000_000_000
+RATE_S, BURST = 400, 200
+CLOCKS_MS = 20
+"""What the brokers' clock, in milliseconds, and the members' may differ by meanwhile."""
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as kafka:
+        yield kafka
+
+
+@pytest.mark.parametrize("kind", ["keylane", pytest.param("apache", marks=pytest.mark.full)])
+def test_members_that_are_killed_spend_no_more_than_the_budget(kind: str, tmp_path: Path) -> None:
+    with either_broker(kind, tmp_path) as kafka, ExitStack() as ended:
+        files = [tmp_path / f"member-{number}" for number in range(4)]
+
+        def start(number: int) -> subprocess.Popen[bytes]:
+            process = budget_member.start(kafka.bootstrap, files[number], number)
+            ended.callback(process.wait)
+            ended.callback(process.kill)
+            return process
+
+        def spent() -> int:
+            return sum(amount for file in files for _, amount in spent_in(file))
+
+        members = [start(number) for number in range(3)]
+        until(lambda: all(any(spent_in(file)) for file in files[:3]), "each of them spends")
+        members[0].kill()
+        start(3)
+        until(lambda: any(spent_in(files[3])), "one that starts later spends, too")
+        goal = spent() + 4 * RATE_S
+        until(lambda: spent() >= goal, "they go on")
+        for member in members[1:]:
+            assert member.stdin is not None
+            member.stdin.close()
+            assert member.wait(60) == 0
+    events = [one for file in files for one in spent_in(file)]
+    assert max(amount for _, amount in events) > 100, "large ones have their turn"
+    for window_ms in (0, 500, 2_000):
+        leases_ms = 2 * BUDGET.lease_ms + CLOCKS_MS
+        most = most_in_any(window_ms * 1_000_000, events)
+        assert most <= RATE_S * (window_ms + leases_ms) // 1_000 + BURST
+
+
+def test_the_topic_is_made_as_a_budget_needs_it(broker: EmbeddedBroker) -> None:
+    kafka = {"bootstrap.servers": broker.bootstrap_servers}
+    with BudgetClient(kafka, Budget("made", Cap(1, "usd"))):
+        settings = Admin(kafka).topic_settings("keylane-budget-made")
+    assert (settings["message.timestamp.type"], settings["cleanup.policy"]) == ("LogAppendTime", "delete")
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "problem"),
+    [
+        (
+            "compacted",
+            {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"},
+            "cleanup.policy=compact",
+        ),
+        ("timed", {"message.timestamp.type": "CreateTime"}, "message.timestamp.type=CreateTime: set LogAppendTime"),
+    ],
+)
+def test_a_topic_that_no_budget_can_stand_on_is_refused(
+    broker: EmbeddedBroker, name: str, config: dict[str, str], problem: str
+) -> None:
+    kafka = {"bootstrap.servers": broker.bootstrap_servers}
+    Admin(kafka).create_topics({f"keylane-budget-{name}": 1}, config=config)
+    client = BudgetClient(kafka, Budget(name, Cap(1, "usd")))
+    with pytest.raises(UsageError, match=f"the budget's topic 'keylane-budget-{name}' is none .*{problem}"):
+        client.begin()
+
+
+def spend(client: BudgetClient, who: str, amounts: dict[str, int]) -> None:
+    until(lambda: client.spend(who, amounts, time.monotonic()) is None, f"{who} may spend")
+
+
+def test_who_starts_late_knows_what_was_spent_today(broker: EmbeddedBroker) -> None:
+    kafka = {"bootstrap.servers": broker.bootstrap_servers}
+    budget = Budget("money", Cap(10, "usd"), lease_ms=60_000)
+    with BudgetClient(kafka, budget) as first:
+        for number in range(6):
+            spend(first, f"call {number}", {"usd": ONE})
+    with BudgetClient(kafka, budget) as late:
+        assert late.levels()[0].available == 4 * ONE, "what was granted and not spent was given back"
+        spend(late, "call", {"usd": 4 * ONE})
+        assert late.spend("one more", {"usd": ONE}, time.monotonic()) is not None
+        until(lambda: late.used_up() is not None, "it is told that the day's money is used up")
+
+
+def test_a_cool_down_holds_every_member(broker: EmbeddedBroker) -> None:
+    kafka = {"bootstrap.servers": broker.bootstrap_servers}
+    budget = Budget("hot", Per(6_000, "calls", per_ms=60_000))
+    with BudgetClient(kafka, budget) as one, BudgetClient(kafka, budget) as other:
+        spend(one, "a", {"calls": ONE})
+        spend(other, "b", {"calls": ONE})
+        one.cool_down(600_000, time.monotonic())
+        until(lambda: other.levels()[0].free_in_ns > 500 * S, "it has read of it")
+        until(lambda: other.spend("c", {"calls": ONE}, time.monotonic()) is not None, "nothing is left to spend")
+        assert other.spend("c", {"calls": ONE}, time.monotonic() + 300) is not None
+
+
+def test_records_of_another_kind_of_time_are_passed_over(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka = {"bootstrap.servers": broker.bootstrap_servers}
+    budget = Budget("altered", Per(6_000, "calls", per_ms=60_000))
+    with BudgetClient(kafka, budget) as client:
+        spend(client, "a", {"calls": ONE})
+        entry = ConfigEntry("message.timestamp.type", "CreateTime", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, budget.topic, incremental_configs=[entry])
+        admin = AdminClient({**kafka})
+        admin.incremental_alter_configs([resource])[resource].result(60)
+        told = "was altered: set message.timestamp.type=LogAppendTime"
+        until(
+            lambda: client.spend("b", {"calls": 9 * ONE}, time.monotonic()) is None or told in caplog.text, "it is told"
+        )
+        assert told in caplog.text

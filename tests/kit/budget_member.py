@@ -1,0 +1,65 @@
+"""A process that spends of a budget as fast as it may: `python -m kit.budget_member SERVERS FILE SEED`.
+
+Each line of its file is what was spent and when, on the clock that all processes of a machine have in common. It spends
+until it is killed, or its input ends.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+from keylane.budgets.client import BudgetClient
+from keylane.limits import ONE, Budget, Per
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BUDGET = Budget("shared", Per(4_000, "units", per_ms=10_000, burst=200), lease_ms=500)
+LARGEST = 150
+
+
+def start(servers: str, file: Path, seed: int) -> subprocess.Popen[bytes]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (Path(__file__).parents[1],)))}
+    command = [sys.executable, "-m", "kit.budget_member", servers, str(file), str(seed)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
+
+
+def spent_in(file: Path) -> Iterator[tuple[int, int]]:
+    """Time in nanoseconds and amount of each line that is whole."""
+    text = file.read_text() if file.exists() else ""
+    for line in text.splitlines(keepends=True):
+        if line.endswith("\n"):
+            at, amount = line.split()
+            yield int(at), int(amount)
+
+
+def main(servers: str, file: str, seed: str) -> None:
+    random = Random(int(seed))
+    ended = threading.Event()
+
+    def wait_for_end() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
+    with BudgetClient({"bootstrap.servers": servers}, BUDGET) as client, Path(file).open("w", buffering=1) as out:
+        number, amount = 0, 1
+        while not ended.is_set():
+            now = time.monotonic()
+            due = client.spend(number, {"units": amount * ONE}, now)
+            if due is not None:
+                ended.wait(max(0.001, due - now))
+                continue
+            out.write(f"{int(now * 1e9)} {amount}\n")
+            number, amount = number + 1, random.randint(1, LARGEST) if random.random() < 0.1 else random.randint(1, 10)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
