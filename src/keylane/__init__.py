@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from keylane import schema as schema
     from keylane import spark as spark
     from keylane.consumer.snapshot import Snapshot
+    from keylane.limits import Budget, Cap, Per
     from keylane.options import (
         Batch,
         Breaker,
@@ -48,6 +49,8 @@ __all__ = [
     "Batch",
     "Breaker",
     "BrokerUnavailableError",
+    "Budget",
+    "Cap",
     "Commit",
     "Context",
     "DeadLetter",
@@ -65,6 +68,7 @@ __all__ = [
     "ParallelConsumer",
     "Partitions",
     "PeerError",
+    "Per",
     "Pipeline",
     "Processes",
     "Produced",
@@ -86,6 +90,7 @@ __all__ = [
 _LAZY = {
     "keylane.parallel_consumer": ("ParallelConsumer",),
     "keylane.consumer.snapshot": ("Snapshot",),
+    "keylane.limits": ("Budget", "Cap", "Per"),
     "keylane.options": (
         "Batch",
         "Breaker",

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
+    from keylane.budgets.client import BudgetClient
     from keylane.consumer.loop import Loop
     from keylane.consumer.outputs import Delivery
     from keylane.consumer.passing import Passing, Told
@@ -122,6 +123,7 @@ class ParallelConsumer:
         self._once: Once | None = None
         self._consumer: KafkaConsumer | None = None
         self._agent: Agent | None = None
+        self._budget: BudgetClient | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -399,6 +401,7 @@ class ParallelConsumer:
             if self._pipeline.guarantee == "exactly_once":
                 self._once = self._exactly_once(consumer)
             self._begin_operations()
+            self._begin_budget()
             loop = self._assembled(consumer, consumer.ends() if ending == "latest" else ending)
             with self._lock:
                 if self._is_left:
@@ -428,6 +431,17 @@ class ParallelConsumer:
             self._once.close()
         if self._agent is not None:
             self._agent.close()
+        if self._budget is not None:
+            self._budget.close()
+
+    def _begin_budget(self) -> None:
+        """Know what others have spent, before anything of it runs."""
+        if self._pipeline.budget is None:
+            return
+        from keylane.budgets.client import BudgetClient
+
+        self._budget = BudgetClient(self._pipeline.kafka, self._pipeline.budget.budget, self._pipeline.group_id)
+        self._budget.begin()
 
     def _begin_operations(self) -> None:
         """Be told what holds for the group's members, before anything of it runs."""
@@ -470,6 +484,7 @@ class ParallelConsumer:
             make_transactions=lambda report, tell: TransactionalProducer(
                 pipeline, report, tell, consumer, client_id=client_id, name=name
             ),
+            budget=self._budget,
         )
 
     def _wait(self, loop: Loop) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from keylane import patterns
 from keylane.errors import UsageError
+from keylane.limits import Cost
 from keylane.options import (
     NO_PLACE_FOR_LATE,
     RENAMED,
@@ -304,6 +305,10 @@ class Pipeline(Flow):
     rebalance_listener: RebalanceListener | None = None
     operations: Operations | None = None
     """Members report, and take commands (`keylane operate`). None: nothing of it is there."""
+    budget: Cost | None = None
+    """What each call of the handler costs of a `keylane.Budget` that other pipelines and processes spend as well:
+    `model.cost({"requests": 1})`, or of a function of the record. A record starts when its turn has come, and a further
+    attempt costs as much again."""
 
     def __post_init__(self) -> None:
         self._check_kafka()
@@ -342,11 +347,22 @@ class Pipeline(Flow):
         check_kind("operations", self.operations, (Operations, type(None)))
         if self.expires_ms is not None and isinstance(self.on_exhausted, Halt):
             raise UsageError(NO_PLACE_FOR_LATE)
+        self._check_budget()
         self._check_commits()
         if self.guarantee == "transactional":
             self._check_transactional()
         if isinstance(self.delivery, ExactlyOnce):
             _check_identities(self.delivery)
+
+    def _check_budget(self) -> None:
+        budget: object = self.budget
+        if budget is not None and not isinstance(budget, Cost):
+            raise UsageError(f"budget={budget!r}: give keylane.Budget(...).cost(...), what a record costs")
+        if budget is not None and self.not_before is not None:
+            raise UsageError(
+                "not_before: it runs in the workers, behind budget=..., and would spend each time that it says later: "
+                "leave one out"
+            )
 
     def _check_topics(self) -> None:
         topics = [self.topics] if isinstance(self.topics, str) and patterns.is_pattern(self.topics) else self.topics
@@ -368,6 +384,8 @@ class Pipeline(Flow):
             written.append(("on_exhausted: the dead-letter topic", self.on_exhausted.topic))
         if self.operations is not None:
             written += [("operations: one of its topics", one) for one in topics_of_operations(self.group_id)]
+        if isinstance(self.budget, Cost):
+            written.append(("budget: its topic", self.budget.budget.topic))
         for what, topic in written:
             if self.reads_topic(topic):
                 raise UsageError(self.own_topic(f"{what} is {topic!r}"))

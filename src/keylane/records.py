@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol
 
-from keylane.errors import OutputTypeError, UnreadableHeadersError
+from keylane.errors import OutputTypeError, UnreadableHeadersError, UsageError
 from keylane.telling import kind_of
 
 if TYPE_CHECKING:
@@ -437,7 +437,17 @@ WaitsFor = Literal["running", "pool"]
 class Context(Generic[R]):
     """What a handler may know beside its record. `Context[Session]` has a resource of that type."""
 
-    __slots__ = ("_begin", "_entered", "_transaction", "_why", "attempt", "cancelled", "deadline", "resource")
+    __slots__ = (
+        "_begin",
+        "_budget",
+        "_entered",
+        "_transaction",
+        "_why",
+        "attempt",
+        "cancelled",
+        "deadline",
+        "resource",
+    )
 
     def __init__(
         self,
@@ -473,6 +483,20 @@ class Context(Generic[R]):
     def around(self) -> Any:
         """What the pipeline's `around` has yielded for this attempt; None without one."""
         return getattr(self, "_entered", None)
+
+    @property
+    def budget(self) -> Any:
+        """Of a pipeline with `budget=...`: `settle(tokens=...)` says what the call really took, and `take(tokens=...)`
+        waits for the turn of a further one. Raises `UsageError` where there is none: without the option, and in worker
+        processes."""
+        budget = getattr(self, "_budget", None)
+        if budget is None:
+            raise UsageError("context.budget: give Pipeline(budget=...); worker processes have none")
+        return budget
+
+    def spend_of(self, budget: Any) -> None:
+        """keylane's: what this attempt spends of."""
+        self._budget = budget
 
     def enter(self, value: Any) -> None:
         """keylane's: what `around` has yielded."""

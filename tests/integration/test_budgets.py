@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # they are there
@@ -15,14 +16,19 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # they are the
     ResourceType,
 )
 
+import keylane as kl
 from keylane.budgets.client import BudgetClient
+from keylane.budgets.entries import Ask, Settlement, decode
 from keylane.errors import UsageError
 from keylane.kafka.admin import Admin
+from keylane.kafka.bulk import read_to_end
 from keylane.limits import ONE, Budget, Cap, Per
+from keylane.records import Output
 from keylane.testing import EmbeddedBroker
 from kit import budget_member
 from kit.budget_member import BUDGET, spent_in
 from kit.either_broker import either_broker
+from kit.filling import filling
 from kit.simulated_budget import most_in_any
 from kit.stage import until
 
@@ -79,7 +85,7 @@ def test_members_that_are_killed_spend_no_more_than_the_budget(kind: str, tmp_pa
 def test_the_topic_is_made_as_a_budget_needs_it(broker: EmbeddedBroker) -> None:
     kafka = {"bootstrap.servers": broker.bootstrap_servers}
     with BudgetClient(kafka, Budget("made", Cap(1, "usd"))):
-        settings = Admin(kafka).topic_settings("keylane-budget-made")
+        settings = Admin(kafka, timeout_ms=60_000).topic_settings("keylane-budget-made")
     assert (settings["message.timestamp.type"], settings["cleanup.policy"]) == ("LogAppendTime", "delete")
 
 
@@ -98,7 +104,7 @@ def test_a_topic_that_no_budget_can_stand_on_is_refused(
     broker: EmbeddedBroker, name: str, config: dict[str, str], problem: str
 ) -> None:
     kafka = {"bootstrap.servers": broker.bootstrap_servers}
-    Admin(kafka).create_topics({f"keylane-budget-{name}": 1}, config=config)
+    Admin(kafka, timeout_ms=60_000).create_topics({f"keylane-budget-{name}": 1}, config=config)
     client = BudgetClient(kafka, Budget(name, Cap(1, "usd")))
     with pytest.raises(UsageError, match=f"the budget's topic 'keylane-budget-{name}' is none .*{problem}"):
         client.begin()
@@ -133,6 +139,16 @@ def test_a_cool_down_holds_every_member(broker: EmbeddedBroker) -> None:
         assert other.spend("c", {"calls": ONE}, time.monotonic() + 300) is not None
 
 
+def test_members_go_on_in_a_topic_that_was_made_anew(broker: EmbeddedBroker) -> None:
+    kafka = {"bootstrap.servers": broker.bootstrap_servers}
+    budget = Budget("anew", Per(6_000, "calls", per_ms=60_000))
+    with BudgetClient(kafka, budget) as client:
+        spend(client, "a", {"calls": ONE})
+        Admin(kafka, timeout_ms=60_000).delete_topics([budget.topic])
+        for number in range(30):
+            spend(client, f"call {number}", {"calls": ONE})
+
+
 def test_records_of_another_kind_of_time_are_passed_over(
     broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -149,3 +165,52 @@ def test_records_of_another_kind_of_time_are_passed_over(
             lambda: client.spend("b", {"calls": 9 * ONE}, time.monotonic()) is None or told in caplog.text, "it is told"
         )
         assert told in caplog.text
+
+
+def test_pipelines_of_two_groups_spend_one_budget(broker: EmbeddedBroker) -> None:
+    """In no less time than the rate takes for all of their calls; what they took beyond their cost is settled."""
+    kafka = {"bootstrap.servers": broker.bootstrap_servers}
+    broker.create_topics({"shared": 2})
+    fill(broker.bootstrap_servers, "shared", 80)
+    model = Budget("pipelines", Per(100, "calls", per_ms=1_000, burst=10), Cap(1_000, "tokens"), lease_ms=200)
+    begun = time.monotonic()
+    ended: list[float] = []
+
+    async def ask(record: kl.Record, context: kl.Context) -> None:
+        context.budget.settle(tokens=3)
+        if record.offset == 0:
+            async with context.budget.take(calls=1, tokens=1):
+                pass
+        ended.append(time.monotonic())
+
+    def ask_many(records: list[kl.Record], context: kl.Context) -> None:
+        context.budget.settle(calls=1, tokens=2 * len(records))
+        ended.extend(time.monotonic() for _ in records)
+
+    def run(handler: Any, **options: Any) -> None:
+        pipeline = kl.Pipeline(
+            kafka={**kafka, "group.id": f"g-{handler.__name__}"},
+            topics=["shared"],
+            handler=handler,
+            budget=model.cost({"calls": 1, "tokens": 1}),
+            offset_reset="earliest",
+            **options,
+        )
+        with kl.ParallelConsumer(pipeline, ending_offsets="latest") as consumer:
+            consumer.run()
+
+    with ThreadPoolExecutor(2) as threads:
+        for one in [threads.submit(run, ask), threads.submit(run, ask_many, batch=kl.Batch(4))]:
+            one.result(120)
+    assert len(ended) == 160
+    assert max(ended) - begun >= (162 - model.limits[0].most_at_once - 2 * 20) / 100  # type: ignore[union-attr]
+    entries = [decode(one.value) for batch in read_to_end(broker.bootstrap_servers, model.topic) for one in batch]
+    settled = sum(one.amounts.get("tokens", 0) for one in entries if isinstance(one, Settlement))
+    assert settled == (80 * 2 + 80) * ONE
+    assert {one.group for one in entries if isinstance(one, Ask)} == {"g-ask", "g-ask_many"}
+
+
+def fill(servers: str, topic: str, count: int) -> None:
+    with filling(servers) as producer:
+        for number in range(count):
+            producer.produce(Output(topic, key=b"%d" % number, value=b"a prompt"))

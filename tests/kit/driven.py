@@ -17,6 +17,7 @@ from kit.seam import Commit, Entry, Item, Make, Start, Workers
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from keylane.flow.spending import Spends
     from keylane.records import Output
     from kit.seam import Outcome, Plan, TopicPartition
 
@@ -24,7 +25,7 @@ KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "driven"}
 
 
 class Driven:
-    """`starts`: the committed map of each partition. `options` are the pipeline's."""
+    """`starts`: the committed map of each partition. `options` are the pipeline's, `spends` has its budget."""
 
     def __init__(
         self,
@@ -33,13 +34,14 @@ class Driven:
         random: Callable[[], float],
         *,
         log_end: int = 10_000,
+        spends: Spends | None = None,
         **options: Any,
     ) -> None:
         topics = sorted({topic for topic, _ in starts})
         options.setdefault("commit", kl.Commit(every_records=1))
         self.pipeline = Pipeline(kafka=KAFKA, topics=topics, handler=_never_called, **options)
         self.now = 0.0
-        self.engine = make_engine(self.pipeline, Make(Workers(concurrency)), random)
+        self.engine = make_engine(self.pipeline, Make(Workers(concurrency), budget=spends), random)
         self.engine.assigned([Start(name, 1, offsets, 0, log_end) for name, offsets in starts.items()], self.now)
         self.running: list[Item] = []
         self.started: list[Item] = []

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from keylane.flow.items import Source, Unit
     from keylane.flow.keys import KeyRule
     from keylane.flow.outcomes import Outcome as CoreOutcome
+    from keylane.flow.spending import Spends
     from keylane.flow.workers import Capacity, Running
     from keylane.offsets import OffsetMap
     from keylane.options import Rates
@@ -68,6 +69,7 @@ def make_core(
     results: ResultsRule = NO_RESULTS,
     ending_offsets: Mapping[TopicPartition, int] | None = None,
     running: Callable[[], Sequence[Running]] = tuple,
+    budget: Spends | None = None,
 ) -> Core:
     """A core for such workers, without a lease that ends."""
     return Core(
@@ -80,6 +82,7 @@ def make_core(
         results=results,
         ending_offsets=ending_offsets,
         running=running,
+        budget=budget,
     )
 
 
@@ -98,6 +101,7 @@ class CoreEngine:
             call_s=make.call_s,
             results=ResultsRule(every=make.every_result, max_unseen=make.max_unseen),
             ending_offsets=make.ending_offsets,
+            budget=make.budget,
         )
         self._items: dict[tuple[Source, int], Item] = {}
         """By source and offset, its last hand-over."""

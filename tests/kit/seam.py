@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from keylane.consumer.snapshot import Snapshot
     from keylane.flow.keys import KeyRule
+    from keylane.flow.spending import Spends
     from keylane.offsets import OffsetMap
     from keylane.options import Rates
     from keylane.records import Output, PlainMessage, Returned
@@ -189,6 +190,8 @@ class Make:
     call_s: float = 0.0
     """How long a call of several records may keep a worker."""
     ending_offsets: Mapping[TopicPartition, int] | None = field(default=None)
+    budget: Spends | None = None
+    """Who has what a pipeline with `budget=...` spends."""
 
 
 class Engine(Protocol):

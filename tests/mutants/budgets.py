@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 LINE = "property/budgets/test_budget_line.py"
 WINDOW = f"{LINE}::test_no_window_has_more_than_the_rate_and_the_burst"
 PURSE = "unit/budgets/test_purse.py"
+ENGINE = "unit/engine/test_engine_budget.py"
 LATE = f"{LINE}::test_a_reader_that_starts_late_agrees"
 
 
@@ -117,5 +118,19 @@ MUTANTS = [
         "Purse._grant_share",
         never("_has_cap"),
         f"{PURSE}::test_without_a_broker_money_waits",
+    ),
+    Mutant(
+        "option: budget",
+        "a record starts before its turn",
+        "FlowCore._starts",
+        never("_spending"),
+        f"{ENGINE}::test_records_start_within_the_budget_and_all_of_them",
+    ),
+    Mutant(
+        "option: budget",
+        "all that is ready is looked at again and again",
+        "FlowCore._room",
+        never("_spending"),
+        f"{ENGINE}::test_nothing_is_looked_at_again_and_again_while_it_waits",
     ),
 ]

@@ -57,6 +57,7 @@ SHOWN_ELSEWHERE = {
     "Commit.on_copied_map": "unit/engine/test_engine_start.py::test_a_marked_map_without_an_epoch_was_copied",
     "ExactlyOnce.scope": "unit/delivery/test_exactly_once.py::test_a_scope_holds_over_clusters",
     "ExactlyOnce.unseen_commits": f"{STORE}::test_a_store_that_was_emptied_is_refused_and_both_ways_out_hold",
+    "budget": "integration/test_budgets.py::test_pipelines_of_two_groups_spend_one_budget",
     "operations": "spark/test_lanes_operations.py::test_lanes_are_paused_adjusted_sought_and_drained_from_outside",
     "revoke_timeout_ms": "unit/engine/test_engine_core.py::test_a_revoke_gives_up_handlers_after_its_limit",
 }

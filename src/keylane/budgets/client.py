@@ -46,6 +46,9 @@ logger = logger_of("keylane.budgets")
 TAIL = 8_192
 """Records that are read at the start: those of a line's longest wait, at a dozen a second."""
 
+ANSWER_MS = 60_000
+"""How long a broker may take to tell of the topic: others have answered just before."""
+
 TICK_S = 0.05
 """How often leases are looked at while something was granted, or is asked for."""
 IDLE_S = 0.5
@@ -96,6 +99,7 @@ class BudgetClient:
         line = Line.begin(placed(self._reader.to_end(TAIL), self._tell))
         with self._lock:
             self._line = line
+            self._purse.lose_ask()
 
     def _close_reader(self) -> None:
         reader, self._reader = self._reader, None
@@ -297,7 +301,7 @@ def placed(entries: Iterable[Entry], tell: Callable[[str, str], None]) -> list[P
 
 
 def _see_to_topic(kafka: Settings, topic: str) -> None:
-    admin = Admin(kafka)
+    admin = Admin(kafka, timeout_ms=ANSWER_MS)
     how = " ".join(f"--config {name}={value}" for name, value in BUDGETS.config.items())
     try:
         admin.create_topics({topic: 1}, replication_factor=-1, config=BUDGETS.config)

@@ -256,6 +256,10 @@ class Purse:
             self._ask_at = now + min(answer.wait_ns / 1e9, LONGEST_WAIT_S)
             self.used_up = None if answer.used_up is None else (answer.used_up, now + answer.wait_ns / 1e9)
 
+    def lose_ask(self) -> None:
+        """The log that it was asked in is no more."""
+        self._out = None
+
     # --- what is not spent ---
 
     def give_back(self, now: float, *, all_of_it: bool = False) -> list[GiveBack]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from keylane.consumer.budgeted import budgeted
 from keylane.consumer.callbacks import Callbacks, CommitCallbacks
 from keylane.consumer.core import MODES, Core
 from keylane.consumer.decoding import decoding
@@ -24,6 +25,7 @@ from keylane.flow.workers.blocked import LoopWatch
 from keylane.flow.workers.calls import Function
 from keylane.flow.workers.made import hand_over_to, make_workers, timed
 from keylane.flow.workers.tuning import HOST
+from keylane.options import Processes
 from keylane.pipeline import Commit
 from keylane.records import RecordView
 from keylane.telling import logger_of
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from keylane.consumer.ports import ConsumerPort, LastStage, ProducerPort, ResultsPort, TransactionsPort
     from keylane.consumer.start import TopicPartition
     from keylane.errors import HandlerError
+    from keylane.flow.spending import Spends
     from keylane.flow.workers.timeouts import Watch
     from keylane.pipeline import Pipeline
 
@@ -54,19 +57,23 @@ def assemble(
     session_s: float | None = None,
     make_transactions: Callable[[Callable[[Answers], None], Callable[[object], None]], TransactionsPort] | None = None,
     failures: Failures | None = None,
+    budget: Spends | None = None,
 ) -> Loop:
     """An engine that is not started. `make_producer` is called with where to report, when there is the first output.
 
     With a `stream` that wants every result, the handler may return any value. `random` gives floats from 0 to 1
     (the jitter of retries); `name` begins the names of the threads; `session_s` is the group's session timeout.
     `make_transactions` makes the producer of a transactional pipeline, given where to report answers and events.
-    `failures` counts failed attempts; None: those of this engine alone.
+    `failures` counts failed attempts; None: those of this engine alone. `budget` is who has what the pipeline spends.
     """
     inbox = Inbox()
     pipeline = replace(pipeline, handler=handler_of(pipeline), around=None, expires_ms=None)
     if stream is not None and stream.rule.every:
         pipeline = replace(pipeline, handler=with_results(pipeline.handler, of_batches=pipeline.batch is not None))
     pipeline = replace(pipeline, handler=decoding(pipeline))
+    if budget is not None and pipeline.budget is not None and not isinstance(pipeline.workers, Processes):
+        of_batches = pipeline.batch is not None
+        pipeline = replace(pipeline, handler=budgeted(pipeline.handler, budget, pipeline.budget, of_batches=of_batches))
     if wants_tracing(pipeline):
         pipeline = replace(pipeline, handler=traced(pipeline))
     handler, watch = timed(pipeline)
@@ -95,6 +102,7 @@ def assemble(
         failures=failures,
         on_failure=None if failure_callback is None else failure_callback.tell,
         log=logger,
+        budget=budget,
     )
     looks: Watch | LoopWatch | None = LoopWatch(workers, failures) if isinstance(workers, AsyncioWorkers) else watch
     intake = Intake(

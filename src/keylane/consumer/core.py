@@ -34,6 +34,7 @@ from keylane.consumer.work import MOST, Work, with_reasons
 from keylane.errors import HandlerError, PeerError, TopicDeletedError
 from keylane.flow.core import FlowCore
 from keylane.flow.items import sources_of
+from keylane.flow.spending import Spending
 from keylane.flow.workers import Stall
 from keylane.records import Record
 
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from keylane.flow.items import Item, Unit
     from keylane.flow.keys import KeyRule
     from keylane.flow.outcomes import Outcome
+    from keylane.flow.spending import Spends
     from keylane.flow.workers import Running
     from keylane.options import Rates
     from keylane.pipeline import Pipeline
@@ -81,7 +83,9 @@ class Core:
         results: ResultsRule = NO_RESULTS,
         running: Callable[[], Sequence[Running]] = tuple,
         on_failure: Callable[[FailedAttempt], None] | None = None,
+        budget: Spends | None = None,
     ) -> None:
+        """`budget`: who has what a pipeline with `budget=...` spends."""
         self._pipeline = pipeline
         self._running = running
         self._lease = lease
@@ -100,6 +104,9 @@ class Core:
             alone=mode.alone,
             one_a_key=mode.one_a_key,
             on_failure=on_failure,
+            spending=None
+            if budget is None or pipeline.budget is None
+            else Spending(budget, pipeline.budget.amounts, Record),
         )
         self._deliveries = Deliveries(
             pipeline,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from keylane.flow.items import Carried, Chain, Item, Source, Unit
     from keylane.flow.keys import KeyRule
     from keylane.flow.outcomes import Notes, Outcome
+    from keylane.flow.spending import Spending
     from keylane.flow.work import Stands, Task
     from keylane.options import Flow, Rates
     from keylane.records import FailureOutcome
@@ -68,11 +69,13 @@ class FlowCore:
         one_a_key: bool = False,
         on_failure: Callable[[FailedAttempt], None] | None = None,
         auto: Callable[[int], AutoLimit] = AutoLimit,
+        spending: Spending | None = None,
     ) -> None:
         """`view` makes of a payload what user code sees; `random` gives floats from 0 to 1. `alone`: no item goes to a
         worker together with another one; `one_a_key`: not even in a batch with one of its key. `auto` makes the
-        automatic limit, of at most so many. `on_failure` hears of each failed attempt that is told (`tell_failed`).
-        Counted are "processed", "failed", "retried", "held", "throttled", "expired" and "stale"."""
+        automatic limit, of at most so many. `spending`: what items cost of a budget. `on_failure` hears of each failed
+        attempt that is told (`tell_failed`). Counted are "processed", "failed", "retried", "held", "throttled",
+        "expired" and "stale"."""
         self.hand_over = hand_over
         self._random = random
         self._notes = notes
@@ -87,12 +90,15 @@ class FlowCore:
         self._auto = auto(hand_over.capacity) if options.max_concurrency == "auto" else None
         """Moves the limit of the hand-over, under `max_concurrency="auto"`."""
         self._breakers = None if options.breaker is None else Breakers(options.breaker, notes.tell, view)
-        self._may_group = not alone and self._auto is None and options.not_before is None and self._breakers is None
+        self._spending = spending
+        looks_at_each = self._breakers is not None or spending is not None
+        self._may_group = not alone and self._auto is None and options.not_before is None and not looks_at_each
         """Whether quick items may go to a worker together."""
         self._may_chain = self._may_group and options.ordering != "unordered"
         """Whether those of one shard may, as long as each is simply through."""
-        self._one_a_key = one_a_key
-        self._asks = self._rotation.buckets.limited or self._breakers is not None
+        self._one_a_key = one_a_key or spending is not None
+        self._looks_at_each = looks_at_each
+        self._asks = self._rotation.buckets.limited or looks_at_each
         """Whether each item is looked at before it goes to the workers."""
         self._schedule = Schedule()
         self._ordering = options.ordering
@@ -138,7 +144,7 @@ class FlowCore:
     def change_rates(self, rates: Rates) -> None:
         """From now on, with full buckets."""
         self._rotation.change_rates(rates)
-        self._asks = self._rotation.buckets.limited or self._breakers is not None
+        self._asks = self._rotation.buckets.limited or self._looks_at_each
 
     def change_rules(self, rules: Sequence[KeyRule]) -> None:
         """From now on these hold, by key, and no others. What has waited for one that is gone goes on."""
@@ -239,6 +245,8 @@ class FlowCore:
                 calls = self._take_of(source, most, now, several, in_a_row=in_a_row)
                 taken += calls
                 room -= len(calls)
+                if self._spending is not None:
+                    room = min(room, self._spending.room(now))
                 if room <= 0 or rotation.depth_first:
                     break
         return taken
@@ -281,19 +289,32 @@ class FlowCore:
                 self.put_off(item, held)
                 return False
         buckets = self._rotation.buckets
-        if not buckets.limited:
-            return True
-        due = buckets.spend_key(source, item.payload.key(), now)
-        if due is not None:
-            self.put_off(item, due)
+        if buckets.limited:
+            due = buckets.spend_key(source, item.payload.key(), now)
+            if due is not None:
+                self.put_off(item, due)
+                return False
+        if self._spending is not None and not self._is_paid(self._spending, item, now):
             return False
-        buckets.spend(source, 1, now)
+        if buckets.limited:
+            buckets.spend(source, 1, now)
         return True
 
+    def _is_paid(self, spending: Spending, item: Item, now: float) -> bool:
+        """Whether the budget lets it start; else it waits, or its cost is none and its owner has it."""
+        due = spending.starts(item, now)
+        if isinstance(due, UsageError):
+            item.source.owner.ended(item, Failure(due, final=True), now)
+        elif due is not None:
+            self.put_off(item, due)
+        return due is None
+
     def _room(self, now: float) -> int:
-        """What rates and breaker let start, over all."""
+        """What rates, breaker and budget let start, over all."""
         room = self._rotation.room(now)
-        return room if self._breakers is None else min(room, self._breakers.room(now))
+        if self._breakers is not None:
+            room = min(room, self._breakers.room(now))
+        return room if self._spending is None else min(room, self._spending.room(now))
 
     # --- batches ---
 
@@ -649,6 +670,8 @@ class FlowCore:
                 times.append(self._breakers.due() or now)
             elif self._rotation.room(now) < 1 and (due := self._rotation.buckets.due()) is not None:
                 times.append(due)
+            elif self._spending is not None and not self._spending.room(now):
+                times.append(self._spending.due())
             elif (until := self._lingering.until) is not None:
                 times.append(until)
         return min(times, default=None)

@@ -1,0 +1,67 @@
+"""`Spending`: what a flow's items cost of a budget that others spend, too.
+
+The idea: an item starts once the budget has let it. Until then nothing else starts either, but for what is beyond its
+cost: so a large one has its turn.
+
+Pure: time is passed in. Thread safety: none; its owner is the flow's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from keylane.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping
+
+    from keylane.flow.items import Carried, Item
+
+
+class Spends(Protocol):
+    """Who has the budget. Thread safety: any thread."""
+
+    def room(self, now: float) -> int:
+        """About how many may start now."""
+
+    def due(self) -> float:
+        """When to look again, where there is no room."""
+
+    def spend(self, who: Hashable, amounts: Mapping[str, int], now: float) -> float | None:
+        """Spend it: None; or when to come again."""
+
+    def settle(self, amounts: Mapping[str, int]) -> None:
+        """So much more was spent than asked for."""
+
+    def cool_down(self, retry_after_ms: int, since: float) -> None:
+        """The service has told a call that began at `since` to wait so long: all wait."""
+
+
+class Spending:
+    """Of one flow."""
+
+    def __init__(
+        self, budget: Spends, amounts: Callable[[Any], Mapping[str, int]], view: Callable[[Carried], Carried]
+    ) -> None:
+        """`amounts` gives what a record costs, or raises `UsageError`; `view` makes the record of a payload."""
+        self._budget = budget
+        self._amounts = amounts
+        self._view = view
+
+    def room(self, now: float) -> int:
+        return self._budget.room(now)
+
+    def due(self) -> float:
+        return self._budget.due()
+
+    def starts(self, item: Item, now: float) -> float | UsageError | None:
+        """Whether it may start, and has spent its cost: None; else when to come again, or why it never may."""
+        try:
+            amounts = self._amounts(self._view(item.payload))
+        except UsageError as error:
+            return error
+        return self._budget.spend((item.source, item.number), amounts, now)
+
+    def cool_down(self, retry_after_ms: int, since: float) -> None:
+        """A call that was handed over at `since` was throttled: all who share the budget wait."""
+        self._budget.cool_down(retry_after_ms, since)

@@ -1,0 +1,211 @@
+"""Records that cost something of a budget start when their turn has come. Time is simulated."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import keylane as kl
+from keylane.budgets.entries import limit_of
+from keylane.budgets.purse import Purse
+from keylane.consumer.budgeted import CallBudget, budgeted
+from keylane.offsets import OffsetMap
+from keylane.records import PlainMessage
+from kit.driven import Driven
+from kit.simulated_budget import SimulatedBudget, most_in_any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping
+
+NAME = ("orders", 0)
+MODEL = kl.Budget("model", kl.Per(600, "tokens", per_ms=1_000, burst=300), lease_ms=2_000)
+S = 1_000_000_000
+
+
+class Shared:
+    """A budget whose log is simulated: what is asked for is answered at once."""
+
+    def __init__(self, budget: kl.Budget) -> None:
+        self.world = SimulatedBudget([limit_of(one) for one in budget.limits], lease_ms=budget.lease_ms)
+        self.purse = Purse(budget, 0)
+        self.settled: list[Mapping[str, int]] = []
+        self.cooled: list[tuple[int, float]] = []
+
+    def room(self, now: float) -> int:
+        return self.purse.room(now)
+
+    def due(self) -> float:
+        return self.purse.due()
+
+    def spend(self, who: Hashable, amounts: Mapping[str, int], now: float) -> float | None:
+        later = self.purse.spend(who, amounts, now)
+        self.world.now_ms = int(now * 1_000)
+        for given in self.purse.give_back(now):
+            self.world.give_back("m", given.of, given.amounts)
+        seq = self.world.next_seq("m")
+        if (asked := self.purse.ask(seq, now)) is not None:
+            self.purse.answered(seq, self.world.ask("m", asked, seq), now)
+        return later
+
+    def settle(self, amounts: Mapping[str, int]) -> None:
+        self.settled.append(amounts)
+
+    def cool_down(self, retry_after_ms: int, since: float) -> None:
+        self.cooled.append((retry_after_ms, since))
+
+
+def cost(record: kl.Record) -> dict[str, int]:
+    return {"tokens": int(record.value or b"0")}
+
+
+def driven(of: Callable[[kl.Record], Any] | dict[str, int] = cost, **options: Any) -> Driven:
+    shared = Shared(MODEL)
+    return Driven({NAME: OffsetMap(0)}, 50, random.Random(7).random, budget=MODEL.cost(of), spends=shared, **options)
+
+
+def load(one: Driven, tokens: list[int], keys: int = 7) -> None:
+    one.poll(NAME, [PlainMessage(*NAME, at, b"%d" % (at % keys), b"%d" % cost) for at, cost in enumerate(tokens)])
+
+
+def run(one: Driven, seconds: float) -> list[tuple[int, int]]:
+    """Each call ends at once; returns when each began, in nanoseconds, and its cost."""
+    began = []
+    for turn in range(int(seconds * 100)):
+        one.now = turn / 100
+        while new := one.turn():
+            for item in new:
+                began.append((int(one.now * S), int(item.message.value() or b"0")))
+                one.end(item)
+    return began
+
+
+def test_records_start_within_the_budget_and_all_of_them() -> None:
+    one = driven()
+    tokens = [random.Random(3).randint(1, 30) for _ in range(200)]
+    load(one, tokens)
+    began = run(one, 12)
+    assert len(began) == 200
+    for window_s in (0, 1, 5):
+        assert most_in_any(window_s * S, began) <= 600 * (window_s + 4) + 300
+    assert began[-1][0] / S <= sum(tokens) / 600 + 3
+
+
+def test_a_large_one_has_its_turn_among_small_ones() -> None:
+    one = driven()
+    load(one, [10] * 100 + [300] + [10] * 100, keys=1_000)
+    began = run(one, 8)
+    large = next(at for at, (_, amount) in enumerate(began) if amount == 300)
+    assert len(began) == 201
+    assert large < 180, "those behind it do not all go first"
+
+
+@pytest.mark.parametrize(
+    ("of", "problem"),
+    [
+        (cost, r"a cost of 301 tokens, and .* never has more than 300 at once: give it a burst"),
+        (
+            lambda record: {"tokens": 1 // (301 - int(record.value))},
+            r"the function of 'model'.cost\(...\) raised ZeroDiv",
+        ),
+        (
+            lambda record: None if record.value == b"301" else {"tokens": 1},
+            r"returned a value of type NoneType: return amounts",
+        ),
+        (lambda record: {"words": 1} if record.value == b"301" else {"tokens": 1}, "a cost in 'words'"),
+    ],
+)
+def test_a_record_whose_cost_cannot_be_is_given_up_and_others_go_on(of: Any, problem: str, caplog: Any) -> None:
+    caplog.set_level("INFO", "keylane.consumer")
+    one = driven(of, on_exhausted=kl.Skip())
+    load(one, [10, 301, 10])
+    assert len(run(one, 3)) == 2
+    assert one.engine.snapshot(one.now).skipped == 1
+    assert any(re.search(problem, line) for line in caplog.messages)
+
+
+def test_nothing_is_looked_at_again_and_again_while_it_waits() -> None:
+    """A full buffer costs no more than one item a look."""
+    one = driven()
+    shared = one.engine._core.flow._spending._budget  # type: ignore[attr-defined]
+    looks = 0
+    spend = shared.spend
+
+    def counted(*given: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return spend(*given)
+
+    shared.spend = counted
+    load(one, [100] * 2_000, keys=2_000)
+    began = run(one, 10)
+    assert len(began) >= 50
+    assert looks <= len(began) + 10 * 100 * 2
+
+
+class Settling:
+    settled: list[Mapping[str, int]]
+
+    def __init__(self) -> None:
+        self.shared = Shared(MODEL)
+
+    def context(self, of: Any = cost) -> CallBudget:
+        return CallBudget(self.shared, MODEL.cost(of), [kl.Record(PlainMessage(*NAME, 0, None, b"10"))])
+
+
+def test_what_is_settled_is_what_was_more_than_asked_for() -> None:
+    one = Settling()
+    budget = one.context()
+    budget.settle(tokens=4)
+    budget.settle(tokens=25)
+    budget.settle(tokens=27)
+    settled = [amounts["tokens"] // 1_000_000 for amounts in one.shared.settled]
+    assert settled == [0, 15, 2]
+    with pytest.raises(kl.UsageError, match="a cost in 'words'"):
+        budget.settle(words=1)
+
+
+def test_a_further_call_that_is_never_let_is_refused() -> None:
+    with pytest.raises(kl.UsageError, match="never has more than 300 at once"):
+        Settling().context().take(tokens=301)
+
+
+def test_the_context_has_a_budget_where_the_pipeline_has() -> None:
+    with pytest.raises(kl.UsageError, match=r"context.budget: give Pipeline\(budget=...\)"):
+        kl.Context().budget  # noqa: B018
+    seen = []
+
+    def handler(record: kl.Record, context: kl.Context) -> None:
+        seen.append(context.budget)
+
+    wrapped = budgeted(handler, Shared(MODEL), MODEL.cost(cost), of_batches=False)
+    wrapped(kl.Record(PlainMessage(*NAME, 0, None, b"1")), kl.Context())
+    assert isinstance(seen[0], CallBudget)
+
+
+KAFKA = {"bootstrap.servers": "nowhere:1", "group.id": "g"}
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"budget": MODEL}, r"budget=Budget\('model', .*\): give keylane.Budget\(...\).cost\(...\)"),
+        ({"budget": MODEL.cost(cost), "not_before": lambda _: None}, "not_before: .* leave one out"),
+        (
+            {"budget": MODEL.cost(cost), "topics": ["keylane-budget-model"]},
+            "budget: its topic is 'keylane-budget-model'",
+        ),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(kl.UsageError, match=problem):
+        kl.Pipeline(**{"kafka": KAFKA, "topics": ["t"], "handler": print, **options})
+
+
+def test_a_constant_cost_that_is_never_let_is_refused_at_once() -> None:
+    with pytest.raises(kl.UsageError, match="never has more than 300 at once"):
+        MODEL.cost({"tokens": 301})
+    with pytest.raises(kl.UsageError, match=r"Budget.cost\(7\): give amounts by unit"):
+        MODEL.cost(7)  # type: ignore[arg-type]
