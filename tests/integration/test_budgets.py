@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # they are the
 import keylane as kl
 from keylane.budgets.client import BudgetClient
 from keylane.budgets.entries import Ask, Settlement, decode
+from keylane.cli import main
 from keylane.errors import UsageError
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import read_to_end
@@ -33,10 +39,9 @@ from kit.simulated_budget import most_in_any
 from kit.stage import until
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Iterator
-    from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
 S = 1_000_000_000
 RATE_S, BURST = 400, 200
 CLOCKS_MS = 20
@@ -167,6 +172,24 @@ def test_records_of_another_kind_of_time_are_passed_over(
         assert told in caplog.text
 
 
+def test_the_command_line_lists_and_shows_them(broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    kafka = {"bootstrap.servers": broker.bootstrap_servers}
+    with BudgetClient(kafka, Budget("shown", Cap(5, "usd", day="UTC+01:00"), lease_ms=60_000), "a group") as client:
+        spend(client, "a", {"usd": 2 * ONE})
+        assert main(["budgets", "show", "shown", "--json", "--bootstrap-server", broker.bootstrap_servers]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["limits"] == [
+        {"unit": "usd", "count": 5, "per_ms": None, "burst": None, "available": 3, "free_in_ms": 0}
+    ]
+    assert report["groups"] == [{"group": "a group", "members": 1, "granted": {"usd": 2}}]
+    assert main(["budgets", "list", "--bootstrap-server", broker.bootstrap_servers]) == 0
+    assert re.search(r"^shown +5 usd a day +3 +0$", capsys.readouterr().out, re.MULTILINE)
+    assert main(["budgets", "show", "shown", "--bootstrap-server", broker.bootstrap_servers]) == 0
+    assert re.search(r"^a group +1 +2 usd *$", capsys.readouterr().out, re.MULTILINE)
+    assert main(["budgets", "show", "none", "--bootstrap-server", broker.bootstrap_servers]) == 2
+    assert "there is no budget 'none'" in capsys.readouterr().err
+
+
 def test_pipelines_of_two_groups_spend_one_budget(broker: EmbeddedBroker) -> None:
     """In no less time than the rate takes for all of their calls; what they took beyond their cost is settled."""
     kafka = {"bootstrap.servers": broker.bootstrap_servers}
@@ -208,6 +231,19 @@ def test_pipelines_of_two_groups_spend_one_budget(broker: EmbeddedBroker) -> Non
     settled = sum(one.amounts.get("tokens", 0) for one in entries if isinstance(one, Settlement))
     assert settled == (80 * 2 + 80) * ONE
     assert {one.group for one in entries if isinstance(one, Ask)} == {"g-ask", "g-ask_many"}
+
+
+def test_the_example_on_the_page_runs(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    text = (ROOT / "examples" / "share_a_budget.py").read_text()
+    assert f"```python\n{text}```" in (ROOT / "docs" / "budgets.md").read_text()
+    (tmp_path / "example.py").write_text(text.replace("127.0.0.1:9092", broker.bootstrap_servers))
+    broker.create_topics({"prompts": 2, "answers": 1})
+    fill(broker.bootstrap_servers, "prompts", 5)
+    command = [sys.executable, "-m", "keylane", "run", "example.py", "--available-now"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    answers = [one.value for batch in read_to_end(broker.bootstrap_servers, "answers") for one in batch]
+    assert set(answers) == {b"an answer to a prompt"}
 
 
 def fill(servers: str, topic: str, count: int) -> None:

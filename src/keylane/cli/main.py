@@ -34,6 +34,7 @@ COMMANDS = {
     "groups": "look at consumer groups, and change them",
     "records": "look at single records of a group; replay, skip, park them",
     "topics": "list, describe, create and delete topics",
+    "budgets": "look at what pipelines may spend together, and what is left",
     "dlq": "look at dead letters, send them back, delete them",
     "store": "look at a store of exactly once; make what it has not run",
     "operate": "look at members while they run; pause, adjust, seek, drain, hold keys",
