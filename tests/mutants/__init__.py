@@ -20,7 +20,7 @@ class Mutant:
     """One rule, broken once."""
 
     rule: str
-    """`guarantee 1` to `10` and `12`; `option: …`; `crash matrix: …` (a mode of delivery, or how a claim of
+    """`guarantee 1` to `12`; `option: …`; `crash matrix: …` (a mode of delivery, or how a claim of
     docs/reliability.md begins); `DataFrames' crash matrix: …` (where the driver dies); `exactly once into Kafka: …`;
     `consumer groups: …`. What has no rule to break has no mutant."""
     breaks: str

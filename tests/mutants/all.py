@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutants import budgets, consumer_groups, crashes, exactly_once_into_kafka, guarantees, options, other_logs
+from mutants import budgets, consumer_groups, crashes, exactly_once_into_kafka, guarantees, options, other_logs, steps
 
 MUTANTS = [
     *guarantees.MUTANTS,
@@ -12,4 +12,5 @@ MUTANTS = [
     *consumer_groups.MUTANTS,
     *other_logs.MUTANTS,
     *budgets.MUTANTS,
+    *steps.MUTANTS,
 ]

@@ -217,7 +217,7 @@ class FencedLog:
                 break
             if error == codes.NONE:
                 break
-            answer = Refused(f"cannot {what}: {NAMES.get(error, error)}")
+            answer = Refused(f"cannot {what}: {NAMES.get(error, error)}", is_passing=error in NOT_NOW)
             if error not in NOT_NOW or steady_s() > give_up_at or self._is_closed.wait(AGAIN_S):
                 break
         if not self._is_closed.is_set():
@@ -303,7 +303,8 @@ class _Writer(threading.Thread):
             self._wait(None)
             return
         if steady_s() - waiting[0].since_s > self._give_up_s:
-            self._refuse(f"no broker took a batch within {self._give_up_s:g} s{self._problem}")
+            text = f"no broker took a batch within {self._give_up_s:g} s{self._problem}"
+            self._refuse(text, is_passing=True)
             return
         link = self._link or self._connect()
         if link is None:
@@ -361,9 +362,9 @@ class _Writer(threading.Thread):
         self._sent -= 1
         self._call(lambda: one.told(base_offset))
 
-    def _refuse(self, reason: str) -> None:
+    def _refuse(self, reason: str, *, is_passing: bool = False) -> None:
         """For good: what is behind it would have a gap before it."""
-        refusal = Refused(reason)
+        refusal = Refused(reason, is_passing)
         with self._lock:
             self._refusal = refusal
             left = list(self._unanswered)

@@ -54,6 +54,8 @@ class Refused(NamedTuple):
     """The log does not do it, and will not: the producer is fenced, or it was tried for long enough."""
 
     reason: str
+    is_passing: bool = False
+    """Whether it was tried for long enough: a cluster that answers later may do it."""
 
 
 class Fetched(NamedTuple):
