@@ -168,6 +168,8 @@ class Owner:
         self.is_open = False
         self.kept: dict[Step, bytes] = {}
         """Answers that were acknowledged."""
+        self.keeping: set[Step] = set()
+        """Whose answers wait for that: whoever asks for one waits with it."""
         self.steps.open(self._opened)
 
     def _connect(self) -> Connection:
@@ -179,9 +181,11 @@ class Owner:
 
     def keep(self, step: Step, answer: bytes) -> None:
         def told(lost: Lost | None) -> None:
+            self.keeping.discard(step)
             if lost is None:
                 self.kept[step] = answer
 
+        self.keeping.add(step)
         self.steps.keep(step, answer, told)
 
     def run(self, most: int = 1_000) -> None:

@@ -22,6 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # exported unt
     AdminClient,
     ConfigResource,
     ConfigSource,
+    NewPartitions,
     NewTopic,
     OffsetSpec,
 )
@@ -240,6 +241,19 @@ class Admin:
             return self._client.create_topics([new[name] for name in names], request_timeout=timeout_s)
 
         return set(self._change_topics("create", list(new), send, {KafkaError.TOPIC_ALREADY_EXISTS}))
+
+    def add_partitions(self, topic: str, count: int) -> None:
+        """Have a topic so many partitions, unless it has them already."""
+
+        def attempt(timeout_s: float) -> None:
+            wanted = [NewPartitions(topic, count)]
+            try:
+                _answer(self._client.create_partitions(wanted, request_timeout=timeout_s)[topic], timeout_s)
+            except KafkaException as raised:
+                if error_of(raised).code() != KafkaError.INVALID_PARTITIONS:  # others have added them
+                    raise
+
+        self._ask(f"add partitions to the topic {topic!r}", attempt)
 
     def delete_topics(self, topics: Iterable[str]) -> None:
         """Delete topics, and what groups have committed in them; one that does not exist is passed over."""

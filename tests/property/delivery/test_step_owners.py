@@ -65,7 +65,8 @@ class StepOwners(RuleBasedStateMachine):
     @rule(which=OWNERS, step=SOME)
     def run_step(self, which: int, step: Step) -> None:
         owner = self.owners[which]
-        if not self.serves(owner) or (which, step) in self.calls or step.record.offset in self.complete:
+        runs = (which, step) in self.calls or step in owner.keeping
+        if runs or not self.serves(owner) or step.record.offset in self.complete:
             return
         answer = owner.steps.answer(step)
         if answer is not None:
@@ -88,7 +89,7 @@ class StepOwners(RuleBasedStateMachine):
         owner = self.owners[which]
         if self.serves(owner):
             self.complete.add(STEPS[0].record.offset)
-            owner.steps.complete(self.complete, 0)
+            owner.steps.complete(self.complete)
             self.broker.delete_below(owner.steps.trim())
 
     @invariant()

@@ -176,13 +176,13 @@ def test_what_complete_records_leave_is_trimmed_and_what_is_old_is_copied(monkey
     for offset in range(5, 55):
         owner.keep(step_of(offset), b"x")
     owner.run()
-    owner.steps.complete(range(5, 55), 0)
+    owner.steps.complete(range(5, 55))
     assert owner.steps.trim() == 1, "the one that waits is there, and is copied"
     owner.run()
     broker.delete_below(owner.steps.trim())
     assert (broker.start, len(broker.batches)) == (52, 53)
     assert opened(broker).steps.answer(ASK) == b"old"
-    owner.steps.complete([], 5)
+    owner.steps.complete_where((5).__gt__)
     assert owner.steps.trim() == 53
 
 

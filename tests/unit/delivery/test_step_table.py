@@ -106,7 +106,7 @@ def test_complete_records_need_nothing_of_the_log() -> None:
     assert list(log.table.steps_of(40)) == [ASK]
     log.table.complete([40])
     assert (log.table.answer(ASK), log.table.first_needed) == (None, 3)
-    log.table.complete_below(42)
+    log.table.complete_where((42).__gt__)
     assert log.table.first_needed is None
 
 

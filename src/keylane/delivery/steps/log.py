@@ -114,10 +114,13 @@ class StepLog:
         """Told once the step has no answer any more."""
         self._write(Forgotten(step), told)
 
-    def complete(self, offsets: Iterable[int], base: int) -> None:
-        """The group has committed these records, and all below `base`: nobody asks for their steps."""
+    def complete(self, offsets: Iterable[int]) -> None:
+        """The group has committed these records: nobody asks for their steps."""
         self._table.complete(offsets)
-        self._table.complete_below(base)
+
+    def complete_where(self, is_complete: Callable[[int], bool]) -> None:
+        """The same of all whose offset is complete by this."""
+        self._table.complete_where(is_complete)
 
     def trim(self) -> int:
         """The offset below which the log is of no use. What keeps much of it is copied to its end, for next time."""

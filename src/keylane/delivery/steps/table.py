@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from keylane.delivery.steps.formats import Forgotten, Mark, StepFormatError, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from keylane.coordinator.transactions.transactional_ids import Producer
     from keylane.delivery.steps.formats import Piece, Step
@@ -86,9 +86,9 @@ class StepTable:
         for offset in offsets:
             self._kept.pop(offset, None)
 
-    def complete_below(self, base: int) -> None:
-        """All records below this offset run no more."""
-        self.complete([offset for offset in self._kept if offset < base])
+    def complete_where(self, is_complete: Callable[[int], bool]) -> None:
+        """The same of all whose offset is complete by this."""
+        self.complete([offset for offset in self._kept if is_complete(offset)])
 
     @property
     def first_needed(self) -> int | None:

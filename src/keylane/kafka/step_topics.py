@@ -1,0 +1,110 @@
+"""The topic beside an input topic in which its steps are kept: its name, what it has to be, and how it is made.
+
+What is wanted, and why: nothing goes by age or by key, since an answer was paid for and is needed until its record is
+complete; as many partitions as the input, since who owns one owns the other; as many replicas, since both are lost
+alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from keylane.errors import PeerError, UsageError
+from keylane.pipeline import MAX_TOPIC_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from keylane.kafka.admin import Admin
+    from keylane.kafka.topics import TopicDescription
+
+PREFIX = "__keylane-steps-"
+"""Of an internal topic, which no pattern matches."""
+DIGEST_CHARACTERS = 10
+KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+LEAST_BATCH_BYTES = 16_384
+"""An answer goes in pieces, each with up to four kilobytes beside it."""
+KNOWN_S = 10.0
+"""How long it may take until all brokers know a topic that was just made, or its new partitions."""
+AGAIN_S = 0.1
+
+
+class StepTopic(NamedTuple):
+    """What its owners go by."""
+
+    name: str
+    partitions: int
+    max_batch_bytes: int
+
+
+def name_of(group: str, topic: str) -> str:
+    """Of the topic with a group's steps for the records of another: one that Kafka takes, whatever the two are called.
+    The digest tells apart what looks alike, and what Kafka takes for alike (`.` and `_`)."""
+    digest = hashlib.sha256(f"{len(group)}:{group}{topic}".encode()).hexdigest()[:DIGEST_CHARACTERS]
+    readable = re.sub(r"[^a-zA-Z0-9-]", "-", f"{group}-{topic}")
+    return f"{PREFIX}{readable[: MAX_TOPIC_NAME - len(PREFIX) - len(digest) - 1]}-{digest}"
+
+
+def faults(settings: Mapping[str, str]) -> list[str]:
+    """What is wrong with a topic of these settings, each with the way out."""
+    found = []
+    policy = settings.get("cleanup.policy", "")
+    if policy != "delete":
+        found.append(f"cleanup.policy={policy}: set delete alone, or answers are taken for one another by their keys")
+    limits = {name: settings.get(name, "-1") for name in ("retention.ms", "retention.bytes")}
+    found += [
+        f"{name}={value}: set -1, or answers that were paid for are deleted"
+        for name, value in limits.items()
+        if int(value) >= 0
+    ]
+    if (unclean := settings.get("unclean.leader.election.enable", "false")) != "false":
+        found.append(f"unclean.leader.election.enable={unclean}: set false, or who lacks answers may lead")
+    if (size := int(settings.get("max.message.bytes", str(LEAST_BATCH_BYTES)))) < LEAST_BATCH_BYTES:
+        found.append(f"max.message.bytes={size}: set {LEAST_BATCH_BYTES} at least")
+    return found
+
+
+def prepare(admin: Admin, name: str, topic: str) -> StepTopic:
+    """The topic `name` for the steps of `topic`, made if it is missing, with as many partitions at least. Raises
+    `UsageError` for one that is not safe, and `PeerError`."""
+    beside = _described(admin, topic, 1)
+    count = len(beside.partitions)
+    if name not in admin.topics([name]):
+        in_sync = admin.topic_settings(topic).get("min.insync.replicas", "1")
+        config = KEPT | {"min.insync.replicas": in_sync}
+        admin.create_topics({name: count}, replication_factor=beside.replication_factor, config=config)
+    found = _described(admin, name, 1)
+    if len(found.partitions) < count:
+        admin.add_partitions(name, count)
+        found = _described(admin, name, count)
+    settings = _settings(admin, name)
+    if wrong := faults(settings):
+        raise UsageError(f"topic {name!r} cannot keep steps of {topic!r}: {'; '.join(wrong)}")
+    return StepTopic(name, len(found.partitions), int(settings.get("max.message.bytes", "1048588")))
+
+
+def _described(admin: Admin, name: str, partitions: int) -> TopicDescription:
+    """The topic once it has so many. Raises `PeerError`."""
+    give_up_at = time.monotonic() + KNOWN_S
+    while True:
+        for one in admin.describe_topics():
+            if one.name == name and len(one.partitions) >= partitions:
+                return one
+        if time.monotonic() > give_up_at:
+            raise PeerError(f"topic {name!r} is not there, or has fewer partitions than {partitions}")
+        time.sleep(AGAIN_S)
+
+
+def _settings(admin: Admin, name: str) -> dict[str, str]:
+    """Raises `PeerError`."""
+    give_up_at = time.monotonic() + KNOWN_S
+    while True:
+        try:
+            return admin.topic_settings(name)
+        except PeerError:  # not every broker knows a topic that was just made
+            if time.monotonic() > give_up_at:
+                raise
+            time.sleep(AGAIN_S)
