@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         Transactional,
     )
     from keylane.parallel_consumer import ParallelConsumer
-    from keylane.pipeline import Commit, External, Operations, Partitions, Pipeline, RebalanceListener
+    from keylane.pipeline import Commit, External, Operations, Partitions, Pipeline, RebalanceListener, Steps
     from keylane.records import Context, DecodedRecord, FailedAttempt, Output, Produced, Record, Result
 
 __all__ = [
@@ -80,6 +80,7 @@ __all__ = [
     "RetryAfter",
     "Skip",
     "Snapshot",
+    "Steps",
     "Threads",
     "Throttled",
     "Transactional",
@@ -105,7 +106,7 @@ _LAZY = {
         "Threads",
         "Transactional",
     ),
-    "keylane.pipeline": ("Commit", "External", "Operations", "Partitions", "Pipeline", "RebalanceListener"),
+    "keylane.pipeline": ("Commit", "External", "Operations", "Partitions", "Pipeline", "RebalanceListener", "Steps"),
     "keylane.records": ("Context", "DecodedRecord", "FailedAttempt", "Output", "Produced", "Record", "Result"),
 }
 _SUBMODULES = ("http", "schema", "spark")

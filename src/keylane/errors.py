@@ -76,6 +76,10 @@ class StoreError(PeerError):
     the run, whatever is to become of records that fail."""
 
 
+class StepLostError(PeerError):
+    """A step's partition is another member's now, or its log cannot be written: the attempt counts for nothing."""
+
+
 class ProcessedError(PeerError):
     """A row was processed before, and the store has nothing of it that could be handed on."""
 

@@ -51,12 +51,13 @@ if TYPE_CHECKING:
     from keylane.consumer.ports import LastStage
     from keylane.consumer.settings import Change
     from keylane.delivery.exactly_once import Once
+    from keylane.delivery.kept_steps import KeptSteps
     from keylane.flow.keys import KeyRule
     from keylane.kafka.membership import Seek
     from keylane.operations.agent import Agent
     from keylane.operations.commands import Said
     from keylane.operations.reports import Runs
-    from keylane.pipeline import Pipeline
+    from keylane.pipeline import Pipeline, Steps
 
 __all__ = ["Health", "Liveness", "OldestRecord", "ParallelConsumer", "PartitionSnapshot", "Snapshot", "Stream", "Work"]
 
@@ -121,6 +122,7 @@ class ParallelConsumer:
         self._failure: Exception | None = None
         self._stream: LastStage | None = None
         self._once: Once | None = None
+        self._steps: KeptSteps | None = None
         self._consumer: KafkaConsumer | None = None
         self._agent: Agent | None = None
         self._budget: BudgetClient | None = None
@@ -400,6 +402,8 @@ class ParallelConsumer:
             consumer.check(ending if isinstance(ending, Mapping) else ())
             if self._pipeline.guarantee == "exactly_once":
                 self._once = self._exactly_once(consumer)
+            if self._pipeline.steps is not None:
+                self._steps = self._kept_steps(self._pipeline.steps, consumer)
             self._begin_operations()
             self._begin_budget()
             loop = self._assembled(consumer, consumer.ends() if ending == "latest" else ending)
@@ -429,6 +433,8 @@ class ParallelConsumer:
         """What the start has made beside consumer and loop."""
         if self._once is not None:
             self._once.close()
+        if self._steps is not None:
+            self._steps.close()
         if self._agent is not None:
             self._agent.close()
         if self._budget is not None:
@@ -463,6 +469,16 @@ class ParallelConsumer:
         consumer.check_starts(once.check, once.before_commit)
         return once
 
+    def _kept_steps(self, steps: Steps, consumer: KafkaConsumer) -> KeptSteps:
+        from keylane.delivery.kept_steps import KeptSteps
+        from keylane.kafka.step_topics import StepTopics
+
+        pipeline = self._pipeline
+        topics = StepTopics(pipeline.kafka, pipeline.group_id, steps.topic)
+        kept = KeptSteps(pipeline, topics, lambda: self._loop is None or monotonic() < self._loop.lease.until)
+        consumer.check_starts(kept.check, lambda _: None)
+        return kept
+
     def _group_committed(self) -> dict[tuple[str, int], int]:
         """What the group has committed, by any member."""
         pipeline = self._pipeline
@@ -471,7 +487,8 @@ class ParallelConsumer:
 
     def _assembled(self, consumer: KafkaConsumer, ends: Mapping[tuple[str, int], int] | None) -> Loop:
         client_id, name = self._client_id, self._client_id or "keylane"
-        pipeline = self._pipeline if self._once is None else self._once.pipeline
+        around = self._once or self._steps
+        pipeline = self._pipeline if around is None else around.pipeline
         return assemble(
             pipeline,
             consumer,

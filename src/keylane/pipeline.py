@@ -29,6 +29,7 @@ from keylane.options import (
     check_function,
     check_kind,
     check_whole,
+    takes_context,
 )
 from keylane.telling import ClientSettings, kind_of, near_name, shown, size_in_utf8, with_named_options
 
@@ -196,6 +197,20 @@ class Operations:
             raise UsageError(f"Operations.show_keys={self.show_keys!r}: give True or False")
 
 
+@with_named_options()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """Results of `context.step` are kept in a topic of the cluster until their record is complete (docs/steps.md)."""
+
+    topic: str | None = None
+    """Of a pipeline that reads one topic, where its steps are kept. None: in one whose name is made of the group's and
+    of each input topic's. It is made where it is missing, with as many partitions and replicas as the input."""
+
+    def __post_init__(self) -> None:
+        if self.topic is not None and not (isinstance(self.topic, str) and self.topic):
+            raise UsageError(f"Steps.topic={self.topic!r}: give the name of a topic, or leave it out")
+
+
 def topics_of_operations(group: str) -> tuple[str, str]:
     """The topics of a group's commands and reports. What a topic's name cannot have of the group's stands as its code;
     a record says itself which group it is of. Raises `UsageError` for a name that is too long."""
@@ -309,6 +324,8 @@ class Pipeline(Flow):
     """What each call of the handler costs of a `keylane.Budget` that other pipelines and processes spend as well:
     `model.cost({"requests": 1})`, or of a function of the record. A record starts when its turn has come, and a further
     attempt costs as much again."""
+    steps: Steps | None = None
+    """Keep results of `context.step`. None: the handler has no steps, and nothing of them is there."""
 
     def __post_init__(self) -> None:
         self._check_kafka()
@@ -322,12 +339,7 @@ class Pipeline(Flow):
         for name in ("key_deserializer", "value_deserializer"):
             check_deserializer(name, getattr(self, name), is_async=self.is_async)
         check_callback("on_produced", self.on_produced, "one keylane.Produced")
-        if not isinstance(self.one_processor, bool):
-            raise UsageError(f"one_processor={self.one_processor!r}: give True or False")
-        if self.one_processor and isinstance(self.workers, Processes):
-            raise UsageError(
-                f"one_processor=True, workers={self.workers!r}: worker processes want processors; leave one out"
-            )
+        self._check_processors()
         if self.max_uncommitted is not None:
             check_whole("max_uncommitted", self.max_uncommitted, 1)
         for name, least in (
@@ -349,10 +361,21 @@ class Pipeline(Flow):
             raise UsageError(NO_PLACE_FOR_LATE)
         self._check_budget()
         self._check_commits()
+        check_kind("steps", self.steps, (Steps, type(None)))
+        if self.steps is not None:
+            self._check_steps(self.steps)
         if self.guarantee == "transactional":
             self._check_transactional()
         if isinstance(self.delivery, ExactlyOnce):
             _check_identities(self.delivery)
+
+    def _check_processors(self) -> None:
+        if not isinstance(self.one_processor, bool):
+            raise UsageError(f"one_processor={self.one_processor!r}: give True or False")
+        if self.one_processor and isinstance(self.workers, Processes):
+            raise UsageError(
+                f"one_processor=True, workers={self.workers!r}: worker processes want processors; leave one out"
+            )
 
     def _check_budget(self) -> None:
         budget: object = self.budget
@@ -379,6 +402,9 @@ class Pipeline(Flow):
             raise UsageError(f"topics={topics!r}: give a list of topic names, or Partitions(...)")
         for expression in filter(patterns.is_pattern, self.subscription):
             patterns.for_clients(expression)  # refused here, and not when brokers are asked
+        self._check_written_topics()
+
+    def _check_written_topics(self) -> None:
         written = [("outputs", topic) for topic in self.outputs]
         if isinstance(self.on_exhausted, DeadLetter):
             written.append(("on_exhausted: the dead-letter topic", self.on_exhausted.topic))
@@ -386,6 +412,8 @@ class Pipeline(Flow):
             written += [("operations: one of its topics", one) for one in topics_of_operations(self.group_id)]
         if isinstance(self.budget, Cost):
             written.append(("budget: its topic", self.budget.budget.topic))
+        if isinstance(self.steps, Steps) and self.steps.topic is not None:
+            written.append(("steps: its topic", self.steps.topic))
         for what, topic in written:
             if self.reads_topic(topic):
                 raise UsageError(self.own_topic(f"{what} is {topic!r}"))
@@ -448,6 +476,32 @@ class Pipeline(Flow):
             raise UsageError(
                 f"commit={self.commit!r}: delivery={self.delivery!r} says itself when commits go: leave mode and "
                 "every_records out"
+            )
+
+    def _check_steps(self, steps: Steps) -> None:
+        if self.guarantee != "at_least_once":
+            raise UsageError(
+                f"steps, delivery={self.delivery!r}: steps are kept under 'at_least_once'; under another guarantee a "
+                "record does not run again, or its effects are in a transaction that its steps are not in"
+            )
+        if isinstance(self.commit, External):
+            raise UsageError(
+                "steps: with commit=External(...) there are no commits after which a record's steps can be deleted: "
+                "leave one out"
+            )
+        if self.batch is not None:
+            raise UsageError("steps, batch: a step is of one record, and this handler gets several: leave one out")
+        if isinstance(self.workers, Processes):
+            raise UsageError(
+                f"steps, workers={self.workers!r}: steps are kept by the process that is the group's member: use "
+                "Threads(), or a coroutine function"
+            )
+        if not takes_context(self.handler):
+            raise UsageError("steps: the handler takes no context, which has them: give it (record, context)")
+        if steps.topic is not None and (len(self.reads) != 1 or patterns.is_pattern(self.reads[0])):
+            raise UsageError(
+                f"Steps.topic={steps.topic!r}: the pipeline may read several topics, whose records would have one "
+                "another's places in it: leave it out"
             )
 
     def _check_transactional(self) -> None:

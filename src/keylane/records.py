@@ -441,6 +441,7 @@ class Context(Generic[R]):
         "_begin",
         "_budget",
         "_entered",
+        "_steps",
         "_transaction",
         "_why",
         "attempt",
@@ -501,6 +502,44 @@ class Context(Generic[R]):
     def enter(self, value: Any) -> None:
         """keylane's: what `around` has yielded."""
         self._entered = value
+
+    def step(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        name: str | None = None,
+        key: str = "",
+        keep_if: Callable[[Any], bool] | None = None,
+    ) -> Any:
+        """What `function(*args)` returns, which is kept durably before it is given: whenever this record runs again, on
+        whichever member, that is given, and the function is not called. In a coroutine function: `await` it.
+
+        The result is bytes, a str, or what JSON takes. It is known by `name` (the function's own if there is none),
+        and by `key` where a record has several of that name. With `keep_if` a result is kept only where that says so.
+        Raises what the function raises, which keeps nothing; `keylane.errors.StepLostError` where the partition is
+        another member's by now; and `UsageError` for what cannot be kept.
+        """
+        return self._kept_steps().step(self, function, args, name, key, keep_if)
+
+    def forget(self, name: str, key: str = "") -> Any:
+        """Keep the step's result no longer: the next `step` of that name calls its function. In a coroutine function:
+        `await` it."""
+        return self._kept_steps().forget(name, key)
+
+    def step_key(self, name: str, key: str = "") -> str:
+        """A text that is the same whenever this step of this record is called, and no other's: for services that take
+        an idempotency key."""
+        return str(self._kept_steps().key(name, key))
+
+    def keep_steps(self, steps: Any) -> None:
+        """keylane's: the steps of this attempt."""
+        self._steps = steps
+
+    def _kept_steps(self) -> Any:
+        steps = getattr(self, "_steps", None)
+        if steps is None:
+            raise UsageError("context.step: this handler keeps no steps: give its Pipeline steps=keylane.Steps()")
+        return steps
 
     @property
     def why(self) -> WaitsFor:

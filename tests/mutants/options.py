@@ -350,6 +350,13 @@ MUTANTS = [
         "unit/host/test_host_one_processor.py::test_handlers_are_on_one_processor_and_the_program_where_it_was",
     ),
     Mutant(
+        "option: steps",
+        "what is kept of a step is not given",
+        "RecordSteps.step",
+        never("found"),
+        "integration/test_steps.py::test_a_failed_second_step_does_not_repeat_the_first",
+    ),
+    Mutant(
         "option: operations",
         "a consumer starts before it knows what holds",
         "ParallelConsumer._begin_operations",

@@ -59,6 +59,7 @@ SHOWN_ELSEWHERE = {
     "ExactlyOnce.unseen_commits": f"{STORE}::test_a_store_that_was_emptied_is_refused_and_both_ways_out_hold",
     "budget": "integration/test_budgets.py::test_pipelines_of_two_groups_spend_one_budget",
     "operations": "spark/test_lanes_operations.py::test_lanes_are_paused_adjusted_sought_and_drained_from_outside",
+    "steps": "integration/test_steps.py::test_a_failed_second_step_does_not_repeat_the_first",
     "revoke_timeout_ms": "unit/engine/test_engine_core.py::test_a_revoke_gives_up_handlers_after_its_limit",
 }
 """What only shows in the engine's own time, and not in what a whole run leaves behind."""

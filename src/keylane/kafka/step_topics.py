@@ -10,15 +10,17 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.errors import PeerError, UsageError
+from keylane.kafka.admin import Admin
+from keylane.kafka.fenced_log import FencedLog
+from keylane.kafka.places import for_records
 from keylane.pipeline import MAX_TOPIC_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from keylane.kafka.admin import Admin
     from keylane.kafka.topics import TopicDescription
 
 PREFIX = "__keylane-steps-"
@@ -84,6 +86,37 @@ def prepare(admin: Admin, name: str, topic: str) -> StepTopic:
     if wrong := faults(settings):
         raise UsageError(f"topic {name!r} cannot keep steps of {topic!r}: {'; '.join(wrong)}")
     return StepTopic(name, len(found.partitions), int(settings.get("max.message.bytes", "1048588")))
+
+
+class StepTopics:
+    """The topics of a group's steps, of the topics that were prepared. Thread safety: any thread."""
+
+    def __init__(self, kafka: Mapping[str, Any], group: str, name: str | None) -> None:
+        """`name`: of the one topic of steps, where the pipeline gives it."""
+        self._settings = for_records(kafka)
+        self._admin = Admin(self._settings)
+        self._group = group
+        self._name = name
+        self._known: dict[str, StepTopic] = {}
+
+    def prepare(self, topic: str, partition: int) -> None:
+        """Make sure of the topic for this one. Raises `UsageError` and `PeerError`."""
+        known = self._known.get(topic)
+        if known is None or partition >= known.partitions:
+            self._known[topic] = prepare(self._admin, self._name or name_of(self._group, topic), topic)
+
+    def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
+        return self._admin.topic_ids(topics)
+
+    def max_batch_bytes(self, topic: str) -> int:
+        return self._known[topic].max_batch_bytes
+
+    def connect(self, name: tuple[str, int], call: Callable[[Callable[[], None]], None]) -> FencedLog:
+        topic = self._known[name[0]].name
+        return FencedLog(self._settings, topic, name[1], f"{topic}-{name[1]}", call)
+
+    def delete_below(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        self._admin.delete_records({(self._known[topic].name, one): at for (topic, one), at in offsets.items()})
 
 
 def _described(admin: Admin, name: str, partitions: int) -> TopicDescription:

@@ -157,6 +157,21 @@ def test_a_batch_that_is_refused_for_another_reason_is_tried_once_more() -> None
     assert steps.lost.reason == "MESSAGE_TOO_LARGE"
 
 
+def test_who_is_not_sure_asks_whether_it_is_the_owner_still() -> None:
+    broker = Broker()
+    old = opened(broker)
+    told: list[object] = []
+    old.steps.confirm(told.append)
+    old.run()
+    assert told == [None]
+    new = opened(broker)
+    old.steps.confirm(told.append)
+    old.run()
+    assert told[1:] == [old.steps.lost]
+    assert old.steps.lost is not None
+    assert new.steps.lost is None
+
+
 def test_what_is_forgotten_is_so_for_the_next_owner() -> None:
     broker = Broker()
     owner = opened(broker)
@@ -182,7 +197,7 @@ def test_what_complete_records_leave_is_trimmed_and_what_is_old_is_copied(monkey
     broker.delete_below(owner.steps.trim())
     assert (broker.start, len(broker.batches)) == (52, 53)
     assert opened(broker).steps.answer(ASK) == b"old"
-    owner.steps.complete_where((5).__gt__)
+    owner.steps.complete([4])
     assert owner.steps.trim() == 53
 
 

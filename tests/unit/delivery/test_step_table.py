@@ -106,8 +106,16 @@ def test_complete_records_need_nothing_of_the_log() -> None:
     assert list(log.table.steps_of(40)) == [ASK]
     log.table.complete([40])
     assert (log.table.answer(ASK), log.table.first_needed) == (None, 3)
-    log.table.complete_where((42).__gt__)
+    log.table.complete([41])
     assert log.table.first_needed is None
+
+
+def test_steps_of_records_that_were_complete_before_are_not_kept() -> None:
+    log = Log()
+    log.table = StepTable("id", 3, (41).__gt__)
+    later = ASK._replace(record=ASK.record._replace(offset=41))
+    log.append(FIRST, Mark("one"), *pieces_of(ASK, b"x", 2), *pieces_of(later, b"x", 2))
+    assert (log.table.answer(ASK), log.table.answer(later), log.table.first_needed) == (None, b"x", 2)
 
 
 def test_what_somebody_else_wrote_is_passed_over_and_what_a_newer_release_wrote_is_not() -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from keylane.coordinator.replicated.journal import Refused
 from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.delivery.steps.formats import Forgotten, Mark, StepFormatError, encode, pieces_of
+from keylane.errors import UsageError
 from keylane.wire.batches import BatchError, NewRecord, batches, check_crc, decode_records, encode_batch
 
 if TYPE_CHECKING:
@@ -114,13 +115,13 @@ class StepLog:
         """Told once the step has no answer any more."""
         self._write(Forgotten(step), told)
 
+    def confirm(self, told: Told) -> None:
+        """Told once it is sure that nobody has taken over meanwhile; or that somebody has."""
+        self._write(Mark(self._owner), told)
+
     def complete(self, offsets: Iterable[int]) -> None:
         """The group has committed these records: nobody asks for their steps."""
         self._table.complete(offsets)
-
-    def complete_where(self, is_complete: Callable[[int], bool]) -> None:
-        """The same of all whose offset is complete by this."""
-        self._table.complete_where(is_complete)
 
     def trim(self) -> int:
         """The offset below which the log is of no use. What keeps much of it is copied to its end, for next time."""
@@ -145,7 +146,11 @@ class StepLog:
         if self._log is not None:
             self._log.close()
         self._is_marked = False
-        self._log = log = self._connect()
+        try:
+            self._log = log = self._connect()
+        except UsageError as error:  # of settings
+            self._lose(str(error))
+            return
         log.init(self._producer, partial(self._initialised, log))
 
     def _initialised(self, log: PartitionLog, answer: Producer | Refused) -> None:

@@ -38,8 +38,10 @@ class _Begun(NamedTuple):
 class StepTable:
     """Of one partition of an input topic. Thread safety: none; its owner is who reads and writes the log."""
 
-    def __init__(self, topic_id: str, partition: int) -> None:
-        """Steps of records of other topics, which had the name before, are of no use to anybody."""
+    def __init__(self, topic_id: str, partition: int, is_complete: Callable[[int], bool] = lambda _: False) -> None:
+        """Steps of records of other topics, which had the name before, are of no use to anybody; nor are those of
+        records whose offset is complete by this."""
+        self._is_complete = is_complete
         self._topic_id = topic_id
         self._partition = partition
         self._owner: Producer | None = None
@@ -67,6 +69,8 @@ class StepTable:
         elif producer != self._owner:
             self.disbelieved += 1
         elif entry.step.record[:2] == (self._topic_id, self._partition):
+            if self._is_complete(entry.step.record.offset):
+                return
             if isinstance(entry, Forgotten):
                 self._forget(entry.step)
             else:
@@ -85,10 +89,6 @@ class StepTable:
         """Records that run no more: nobody asks for their steps."""
         for offset in offsets:
             self._kept.pop(offset, None)
-
-    def complete_where(self, is_complete: Callable[[int], bool]) -> None:
-        """The same of all whose offset is complete by this."""
-        self.complete([offset for offset in self._kept if is_complete(offset)])
 
     @property
     def first_needed(self) -> int | None:

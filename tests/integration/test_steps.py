@@ -1,0 +1,224 @@
+"""`context.step`: what a call came to is kept before it is given, and whoever runs the record again is given that."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import keylane as kl
+from keylane.broker.process import BrokerProcess
+from kit.stage import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+RECORDS = 12
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as process:
+        yield process
+
+
+NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def stage(broker: BrokerProcess) -> Stage:
+    made = Stage(broker.bootstrap, f"steps-{next(NUMBERS)}")
+    made.create(2)
+    made.fill((b"%d" % (number % 5), number % 2) for number in range(RECORDS))
+    return made
+
+
+class Service:
+    """Counts its calls, by what they are for."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[tuple[Any, ...]] = Counter()
+        self._lock = threading.Lock()
+
+    def ask(self, *what: Any) -> str:
+        with self._lock:
+            self.calls[what] += 1
+            return f"answer {sum(self.calls.values())}"
+
+    async def ask_async(self, *what: Any) -> str:
+        await asyncio.sleep(0)
+        return self.ask(*what)
+
+
+def run(stage: Stage, handler: Callable[..., Any], **options: Any) -> None:
+    """To the end of the topic."""
+    stage.run(handler, **({"retries": kl.Retries(delay_ms=0), "steps": kl.Steps()} | options))
+
+
+def place(record: kl.Record) -> tuple[int, int]:
+    return record.partition, record.offset
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_a_failed_second_step_does_not_repeat_the_first(stage: Stage, kind: str) -> None:
+    service = Service()
+    given: dict[tuple[int, int], set[str]] = {}
+
+    def note(record: kl.Record, answer: str, context: kl.Context) -> None:
+        given.setdefault(place(record), set()).add(answer)
+        if context.attempt < 3:
+            raise ValueError("the second step fails")
+
+    def handle(record: kl.Record, context: kl.Context) -> None:
+        answer = context.step(service.ask, *place(record))
+        note(record, answer, context)
+
+    async def handle_async(record: kl.Record, context: kl.Context) -> None:
+        answer = await context.step(service.ask_async, *place(record))
+        note(record, answer, context)
+
+    run(stage, handle if kind == "thread" else handle_async)
+    assert set(service.calls.values()) == {1}
+    assert len(service.calls) == RECORDS
+    assert all(len(answers) == 1 for answers in given.values()), "a record was given two answers"
+
+
+def test_what_the_next_member_runs_again_is_not_called_again(stage: Stage) -> None:
+    service = Service()
+
+    def halt(record: kl.Record, context: kl.Context) -> None:
+        context.step(service.ask, *place(record))
+        raise kl.Fatal("it ends here")
+
+    def handle(record: kl.Record, context: kl.Context) -> None:
+        context.step(service.ask, *place(record))
+
+    with pytest.raises(kl.HandlerError):
+        run(stage, halt)
+    called = set(service.calls)
+    assert called, "nothing was called before the first one ended"
+    run(stage, handle)
+    assert set(service.calls.values()) == {1}
+    assert len(service.calls) == RECORDS
+
+
+@pytest.mark.parametrize("value", [b"\x00\xff", "text \udc80", {"a": [1, None, True]}, None, "", 1.5, b"x" * 2_000_000])
+def test_what_is_kept_is_what_was_returned(stage: Stage, value: Any) -> None:
+    found: list[Any] = []
+
+    def handle(record: kl.Record, context: kl.Context) -> None:
+        if place(record) == (0, 0):
+            found.append(context.step(lambda: value, name="ask"))
+            if context.attempt == 1:
+                raise ValueError
+
+    run(stage, handle)
+    assert found == [value, value]
+
+
+def test_several_of_one_name_have_keys_and_one_that_is_not_valid_is_not_kept(stage: Stage) -> None:
+    service = Service()
+    keys: set[str] = set()
+
+    def handle(record: kl.Record, context: kl.Context) -> None:
+        for part in ("a", "b"):
+            context.step(service.ask, part, place(record), name="part", key=part)
+            keys.add(context.step_key("part", part))
+        context.step(service.ask, "invalid", place(record), keep_if=lambda _: context.attempt > 1)
+        if context.attempt < 3:
+            raise ValueError
+
+    run(stage, handle)
+    by_kind = Counter[Any]()
+    for (kind, _), count in service.calls.items():
+        by_kind[kind, count] += 1
+    assert by_kind == {("a", 1): RECORDS, ("b", 1): RECORDS, ("invalid", 2): RECORDS}
+    assert len(keys) == 2 * RECORDS
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_a_step_that_is_forgotten_is_called_again(stage: Stage, kind: str) -> None:
+    service = Service()
+
+    def handle(record: kl.Record, context: kl.Context) -> None:
+        if context.attempt == 2:
+            context.forget("ask")
+        context.step(service.ask, *place(record))
+        if context.attempt < 3:
+            raise ValueError
+
+    async def handle_async(record: kl.Record, context: kl.Context) -> None:
+        if context.attempt == 2:
+            await context.forget("ask")
+        await context.step(service.ask, *place(record))
+        if context.attempt < 3:
+            raise ValueError
+
+    run(stage, handle if kind == "thread" else handle_async)
+    assert set(service.calls.values()) == {2}
+
+
+def test_an_attempt_that_is_over_its_time_leaves_the_call_and_the_next_one_waits_for_it(stage: Stage) -> None:
+    service = Service()
+    goes_on = asyncio.Event()
+
+    async def slow(*what: Any) -> str:
+        answer = service.ask(*what)
+        await goes_on.wait()
+        return answer
+
+    async def handle(record: kl.Record, context: kl.Context) -> None:
+        if context.attempt > 1:
+            goes_on.set()
+        await context.step(slow, *place(record))
+
+    run(stage, handle, handler_timeout_ms=100, retries=kl.Retries(max_attempts=None, delay_ms=0))
+    assert set(service.calls.values()) == {1}
+    assert len(service.calls) == RECORDS
+
+
+def test_what_cannot_be_kept_is_said(stage: Stage) -> None:
+    found: set[str] = set()
+
+    async def of_a_coroutine() -> None: ...
+
+    def handle(record: kl.Record, context: kl.Context) -> None:
+        if place(record) != (0, 0):
+            return
+        context.step(str, name="twice")
+        wrong: list[Callable[[], Any]] = [
+            lambda: context.step(object, name="object"),
+            lambda: context.step(lambda: "x"),
+            lambda: context.step(str, name="twice"),
+            lambda: context.step(str, name="x" * 1_001),
+            lambda: context.step(str, name="key", key=7),  # type: ignore[arg-type]
+            lambda: context.step(of_a_coroutine),
+        ]
+        for one in wrong:
+            with pytest.raises(kl.UsageError) as raised:
+                one()
+            found.add(str(raised.value))
+
+    run(stage, handle)
+    for text in (
+        "step 'object' returned a value of type object, which is not kept: return bytes",
+        "has no name by which its answer can be kept: give name=",
+        "a second step 'twice' for one record would get the first one's answer: give key=",
+        "name has more than 1000 bytes",
+        "key is a value of type int: give a text",
+        "is a coroutine function, and the handler is a plain one",
+    ):
+        assert any(text in one for one in found), (text, found)
+
+
+def test_without_the_option_a_step_is_refused(stage: Stage) -> None:
+    def handle(record: kl.Record, context: kl.Context) -> None:
+        context.step(str)
+
+    with pytest.raises(kl.HandlerError) as raised:
+        run(stage, handle, steps=None)
+    assert "give its Pipeline steps=keylane.Steps()" in str(raised.value)
