@@ -561,12 +561,14 @@ class FlowCore:
             item.source.owner.ended(item, failure, now)
 
     def _throttled(self, item: Item, failure: Failure, now: float) -> None:
-        """Its service asks for a slower pace: the attempt does not count, and another one follows for certain. What
-        else is to slow down, as a budget that others share, hears of it here."""
+        """Its service asks for a slower pace: the attempt does not count, and another one follows for certain. All who
+        share the budget slow down."""
         wait_s = self._wait_s(item, item.throttle(), failure, now)
         if wait_s is None:
             return
         wait_s = max(wait_s, LEAST_THROTTLE_S)
+        if self._spending is not None:
+            self._spending.cool_down(round(wait_s * 1000), item.since)
         self._counters["throttled"] += 1
         self.tell_failed(item, failure, "throttled", wait_s)
         self.put_off(item, now + wait_s)

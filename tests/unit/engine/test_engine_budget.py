@@ -15,10 +15,13 @@ from keylane.consumer.budgeted import CallBudget, budgeted
 from keylane.offsets import OffsetMap
 from keylane.records import PlainMessage
 from kit.driven import Driven
+from kit.seam import Raised
 from kit.simulated_budget import SimulatedBudget, most_in_any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+
+    from kit.seam import Item
 
 NAME = ("orders", 0)
 MODEL = kl.Budget("model", kl.Per(600, "tokens", per_ms=1_000, burst=300), lease_ms=2_000)
@@ -82,6 +85,15 @@ def run(one: Driven, seconds: float) -> list[tuple[int, int]]:
     return began
 
 
+def began_within(one: Driven, seconds: float) -> Sequence[Item]:
+    """What is handed over next."""
+    until = one.now + seconds
+    while not (new := one.turn()):
+        assert one.now < until
+        one.now += 0.01
+    return new
+
+
 def test_records_start_within_the_budget_and_all_of_them() -> None:
     one = driven()
     tokens = [random.Random(3).randint(1, 30) for _ in range(200)]
@@ -91,6 +103,28 @@ def test_records_start_within_the_budget_and_all_of_them() -> None:
     for window_s in (0, 1, 5):
         assert most_in_any(window_s * S, began) <= 600 * (window_s + 4) + 300
     assert began[-1][0] / S <= sum(tokens) / 600 + 3
+
+
+def test_a_service_that_throttles_cools_the_budget_down_for_all_who_share_it() -> None:
+    shared = Shared(MODEL)
+    one = Driven(
+        {NAME: OffsetMap(0)},
+        50,
+        random.Random(7).random,
+        budget=MODEL.cost(cost),
+        spends=shared,
+        on_exhausted=kl.Skip(),
+    )
+    load(one, [1])
+    (item,) = began_within(one, 2)
+    began, one.now = one.now, one.now + 0.5
+    one.end(item, Raised(kl.Throttled(700)))
+    assert shared.cooled == [(700, began)]
+    one.now += 0.69
+    assert not one.turn()
+    (item,) = began_within(one, 2)
+    one.end(item, Raised(ValueError("no throttling")))
+    assert len(shared.cooled) == 1
 
 
 def test_a_large_one_has_its_turn_among_small_ones() -> None:
