@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
+import runpy
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
+from keylane.kafka.admin import Admin
 from kit.stage import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 RECORDS = 12
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -222,3 +227,18 @@ def test_without_the_option_a_step_is_refused(stage: Stage) -> None:
     with pytest.raises(kl.HandlerError) as raised:
         run(stage, handle, steps=None)
     assert "give its Pipeline steps=keylane.Steps()" in str(raised.value)
+
+
+def test_the_page_shows_the_example_which_runs(broker: BrokerProcess, tmp_path: Path) -> None:
+    example = (ROOT / "examples" / "kept_steps.py").read_text()
+    assert f"```python\n{example}```" in (ROOT / "docs" / "steps.md").read_text()
+    copy = tmp_path / "kept_steps.py"
+    copy.write_text(example.replace("127.0.0.1:9092", broker.bootstrap))
+    admin = Admin({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics({"orders": 1, "orders.billed": 1})
+    orders = Stage(broker.bootstrap, "orders", group="billing")
+    orders.fill([(b"k", 0)] * RECORDS, "orders")
+    with kl.ParallelConsumer(runpy.run_path(str(copy))["orders"], ending_offsets="latest") as consumer:
+        consumer.run()
+    billed = [json.loads(one.value or b"") for one in orders.read("orders.billed")]
+    assert len({invoice for _, invoice in billed}) == RECORDS
