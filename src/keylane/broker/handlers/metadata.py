@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from keylane.broker.authorized_operations import NOT_ASKED, ON_THE_CLUSTER, ON_TOPICS
 from keylane.broker.dispatch import in_slices
-from keylane.broker.topics import check_topic_name
+from keylane.broker.topics import NewTopic, check_topic_name, metric_name
 from keylane.errors import UsageError
 from keylane.storage.filesystem import StorageError
 from keylane.telling import logger_of
@@ -24,7 +24,7 @@ from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from uuid import UUID
 
     from keylane.broker.dispatch import RequestHeader
@@ -55,11 +55,13 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
             topics.append(_offsets_topic(module, node))
     else:
         may_create = node.config.auto_create_topics_enable and (version < 4 or request.allow_auto_topic_creation)
+        each_once = dict.fromkeys(wanted)  # as by Apache Kafka
+        refused = await _create(node, each_once) if may_create else {}
         topics = [
             _error(module, "", topic.topic_id, codes.INVALID_REQUEST)
             if (topic.name is None or getattr(topic, "topic_id", None)) and version < FIRST_WITH_TOPIC_IDS
-            else await _topic(module, node, topic, may_create=may_create)
-            async for topic in in_slices(dict.fromkeys(wanted))  # each once, as by Apache Kafka
+            else _topic(module, node, topic, refused)
+            async for topic in in_slices(each_once)
         ]
     if getattr(request, "include_topic_authorized_operations", False):
         topics = [dataclasses.replace(topic, topic_authorized_operations=ON_TOPICS) for topic in topics]
@@ -77,7 +79,8 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     )
 
 
-async def _topic(module: Any, node: Node, wanted: Any, *, may_create: bool) -> Any:
+def _topic(module: Any, node: Node, wanted: Any, refused: Mapping[str, int]) -> Any:
+    """`refused`: why topics could not be made."""
     topic_id = getattr(wanted, "topic_id", None) or None
     is_by_id = topic_id is not None or wanted.name is None  # Java's clients send the name "" beside an id
     if (node.offsets_topic.topic_id == topic_id) if is_by_id else (node.offsets_topic.name == wanted.name):
@@ -92,26 +95,44 @@ async def _topic(module: Any, node: Node, wanted: Any, *, may_create: bool) -> A
     except UsageError:
         return _error(module, wanted.name, None, codes.INVALID_TOPIC_EXCEPTION)
     if not node.topics.exists(wanted.name):
-        if not may_create:
-            return _error(module, wanted.name, None, codes.UNKNOWN_TOPIC_OR_PARTITION)
-        code = await _create(node, wanted.name)
-        if code != codes.NONE:
-            return _error(module, wanted.name, None, code)
+        return _error(module, wanted.name, None, refused.get(wanted.name, codes.UNKNOWN_TOPIC_OR_PARTITION))
     return _found(module, node, wanted.name)
 
 
-async def _create(node: Node, name: str) -> int:
-    """`auto.create.topics.enable`."""
-    if node.topics.colliding(name) is not None:
-        return codes.INVALID_TOPIC_EXCEPTION
+async def _create(node: Node, wanted: Iterable[Any]) -> dict[str, int]:
+    """`auto.create.topics.enable`: all that are not there, in one write; an error code for each that was not made."""
+    refused: dict[str, int] = {}
+    new: dict[str, str] = {}
+    """Names by how metrics name them."""
+    async for topic in in_slices(wanted):
+        name = topic.name
+        if getattr(topic, "topic_id", None) or not _may_be_made(node, name):
+            continue
+        if node.topics.colliding(name) is not None or new.setdefault(metric_name(name), name) != name:
+            refused[name] = codes.INVALID_TOPIC_EXCEPTION
+    if not new:
+        return refused
+    made: Mapping[str, object]
     try:
-        await node.topics.create(name, node.config.num_partitions)
-    except FileExistsError:  # another client was faster, or the name is being deleted
-        return codes.NONE if node.topics.exists(name) else codes.UNKNOWN_TOPIC_OR_PARTITION
+        made = await node.topics.create_all([NewTopic(name, node.config.num_partitions, {}) for name in new.values()])
     except StorageError as error:
-        logger.error("topic %s cannot be made: %s", name, error)  # noqa: TRY400 - the error is one line that says it all
-        return codes.KAFKA_STORAGE_ERROR
-    return codes.NONE if node.topics.exists(name) else codes.UNKNOWN_TOPIC_OR_PARTITION
+        made = dict.fromkeys(new.values(), error)
+    for name, one in made.items():
+        # One that exists by now was made by another client, or is being deleted.
+        if isinstance(one, StorageError):
+            logger.error("topic %s cannot be made: %s", name, one)
+            refused[name] = codes.KAFKA_STORAGE_ERROR
+    return refused
+
+
+def _may_be_made(node: Node, name: str | None) -> bool:
+    if name is None or node.topics.exists(name):
+        return False
+    try:
+        check_topic_name(name)
+    except UsageError:
+        return False
+    return True
 
 
 def _error(module: Any, name: str | None, topic_id: UUID | None, code: int) -> Any:
