@@ -12,11 +12,13 @@ from kio.schema.errors import ErrorCode
 
 from keylane.broker.dispatch import in_slices
 from keylane.coordinator.groups.protocol import Leaver
+from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
+    from keylane.coordinator.groups.protocol import Left
 
 API_KEY = 13
 MIN_VERSION = 0
@@ -24,6 +26,8 @@ MAX_VERSION = 5
 LACKS = "nothing"
 
 MANY_MEMBERS_VERSION = 3
+MEMBERS_AT_ONCE = 1_000
+"""A step, in a millisecond; more leave as by several requests."""
 
 
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
@@ -33,7 +37,12 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
         leavers = [Leaver(member.member_id, member.group_instance_id) async for member in in_slices(request.members)]
     else:
         leavers = [Leaver(request.member_id, None)]
-    error, left = await node.coordinator.leave(request.group_id, leavers)
+    left: list[Left] = []
+    async for start in in_slices(range(0, len(leavers) or 1, MEMBERS_AT_ONCE)):
+        error, those = await node.coordinator.leave(request.group_id, leavers[start : start + MEMBERS_AT_ONCE])
+        left += those
+        if error != codes.NONE:
+            break
     if version < MANY_MEMBERS_VERSION and left:
         error = left[0].error
     members = []
