@@ -21,6 +21,7 @@ from keylane.wire.batches import batches
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from keylane.broker.memory import AnswerRoom
     from keylane.broker.node import Node
     from keylane.broker.share_sessions import Member, Partition
     from keylane.coordinator.share_groups.partition import Acquired, SharePartition
@@ -72,8 +73,12 @@ class _Free(NamedTuple):
 class ShareFetch:
     """One fetch of one member."""
 
-    def __init__(self, node: Node, share: ShareService, member: Member, request: ShareRequest) -> None:
+    def __init__(
+        self, node: Node, share: ShareService, member: Member, request: ShareRequest, room: AnswerRoom
+    ) -> None:
+        """`room`: what the answer's bytes are asked of before they are read."""
         self._node = node
+        self._room = room
         self._share = share
         self._member = member
         self._request = request
@@ -134,17 +139,19 @@ class ShareFetch:
         there = sum(min(one.read.available, each) for one in free.values())
         if not found and least_bytes > 0 and there < least_bytes:
             return None
-        records, size = self._request.max_records, self._request.max_bytes
+        given = await self._room.take(there)
+        records, size = self._request.max_records, given
         for partition, one in free.items():
             if records <= 0:
                 break
             # Only the first to give anything may give more than its share: a whole batch.
-            is_first = size == self._request.max_bytes
+            is_first = size == given
             shared = await self._take(one, records, min(each, size), at_least_one=is_first)
             if shared is not NOTHING:
                 found[partition] = shared
             records -= sum(run.last - run.first + 1 for run in shared.acquired)
             size = max(size - len(shared.records), 0)
+        self._room.settle(sum(len(shared.records) for shared in found.values()))
         return found
 
     async def _look(self, partition: Partition) -> _Free | int:

@@ -78,7 +78,7 @@ async def handle(request: Entity, header: RequestHeader, node: Node) -> list[byt
     max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
     min_bytes = min(request.min_bytes, max_bytes)
     wanted = ShareRequest(request.max_records, request.batch_size, min_bytes, max_bytes, wait_s, is_strict)
-    found = await ShareFetch(node, share, member, wanted).run(sessions.partitions(member))
+    found = await ShareFetch(node, share, member, wanted, header.room).run(sessions.partitions(member))
     return encode(found, told, lock_ms)
 
 
