@@ -33,20 +33,22 @@ def find_postgres() -> Path | None:
 class PostgresServer:
     """Started by `start`, or at the begin of a `with` block. Thread safety: one thread at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        """On another `host` than this machine's own whoever reaches it is let in."""
         found = find_postgres()
         if found is None:
             raise PeerError("PostgreSQL is not installed: no initdb in /usr/lib/postgresql/*/bin, nor on the path")
         self._programs = found
         self._folder = Path(tempfile.mkdtemp(prefix="keylane-postgres-"))
         self._user = "postgres" if os.geteuid() == 0 else None
-        with socket.create_server(("127.0.0.1", 0)) as free:
+        self._host = host
+        with socket.create_server((host, 0)) as free:
             self.port: int = free.getsockname()[1]
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def conninfo(self) -> str:
-        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+        return f"postgresql://postgres@{self._host}:{self.port}/postgres"
 
     def __enter__(self) -> Self:
         self.start()
@@ -60,7 +62,7 @@ class PostgresServer:
         """Returns when it answers. May be called again after `kill` or `stop`."""
         if not (self._folder / "PG_VERSION").exists():
             self._make()
-        settings = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": ""}
+        settings = {"listen_addresses": self._host, "port": self.port, "unix_socket_directories": ""}
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -92,7 +94,7 @@ class PostgresServer:
             self._process = None
 
     def _is_ready(self) -> list[str]:
-        return [str(self._programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres"]
+        return [str(self._programs / "pg_isready"), "-q", "-h", self._host, "-p", str(self.port), "-U", "postgres"]
 
     def _make(self) -> None:
         if self._user is not None:
@@ -121,3 +123,6 @@ class PostgresServer:
         )
         if made.returncode != 0:
             raise PeerError(f"PostgreSQL's initdb failed: {made.stderr.strip()}")
+        if self._host != "127.0.0.1":
+            with (self._folder / "pg_hba.conf").open("a") as rules:
+                rules.write("host all all all trust\n")

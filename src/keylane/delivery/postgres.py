@@ -58,6 +58,17 @@ SQL_ASCII = b"SQL_ASCII"
 """The encoding of a database that was made under the locale C and names no other one: in it psycopg leaves text as
 bytes, so that no key would be the one that was asked for. Its bytes are what UTF-8 sends and reads."""
 TEXT = {"client_encoding": "UTF8"}
+SILENT_S = 30
+"""How long a server may be silent, behind a firewall that drops or a host that is gone, before whoever waits for it
+gets an error. libpq alone waits for up to two hours."""
+PATIENCE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": (SILENT_S - 10) // 5,
+    "tcp_user_timeout": SILENT_S * 1_000,
+}
+"""libpq's parameters for that."""
 REPEAT = ("40001", "40P01")
 """SQLSTATE: could not serialize, deadlock: the same transaction may well succeed."""
 
@@ -146,14 +157,15 @@ class PostgresStore:
         given = _given_options(psycopg, _checked(self.conninfo))
         ours = f"-c idle_in_transaction_session_timeout={self.idle_timeout_ms}"
         settings: dict[str, Any] = {"options": f"{given} {ours}".strip()}
+        patience = _patience(psycopg, self.conninfo)
         try:
-            connection = psycopg.connect(self.conninfo, **settings)
+            connection = psycopg.connect(self.conninfo, **settings, **patience)
         except psycopg.OperationalError as error:
             if "startup parameter" not in str(error):
                 raise
             _check_pooler(given)
             settings = {}
-            connection = psycopg.connect(self.conninfo, **settings)
+            connection = psycopg.connect(self.conninfo, **patience)
         has_bytes = connection.pgconn.parameter_status(b"client_encoding") == SQL_ASCII
         with connection:
             if has_bytes:
@@ -172,7 +184,7 @@ class PostgresStore:
             _make_tables(psycopg, connection)
         if has_bytes:
             settings |= TEXT
-        return Server(settings, is_pooled, isolation != "read committed", self.idle_timeout_ms)
+        return Server(settings | patience, is_pooled, isolation != "read committed", self.idle_timeout_ms)
 
 
 class PostgresTransaction(Housekeeping):
@@ -408,6 +420,13 @@ def _given_options(psycopg: Any, conninfo: str) -> str:
     """What the user has libpq ask of the server: in the address, a service file, or the environment."""
     given = psycopg.conninfo.conninfo_to_dict(conninfo).get("options")
     return str(given if given is not None else os.environ.get("PGOPTIONS", ""))
+
+
+def _patience(psycopg: Any, conninfo: str) -> dict[str, Any]:
+    """Of `PATIENCE`, what the user does not set: in the address, the service of PGSERVICE, or the environment."""
+    given = set(psycopg.conninfo.conninfo_to_dict(conninfo))
+    given |= {one.keyword.decode() for one in psycopg.pq.Conninfo.get_defaults() if one.val is not None}
+    return {name: value for name, value in PATIENCE.items() if name not in given}
 
 
 def _check_pooler(given: str) -> None:

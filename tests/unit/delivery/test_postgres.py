@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -19,6 +19,7 @@ from keylane.consumer.start import Start
 from keylane.delivery import Identity, PostgresStore
 from keylane.delivery.deferred import DeferredConnection
 from keylane.delivery.exactly_once import Once
+from keylane.delivery.postgres import PATIENCE
 from keylane.offsets import OffsetMap
 from keylane.options import Batch, ExactlyOnce
 from keylane.records import PlainMessage
@@ -369,3 +370,22 @@ def test_a_batch_is_claimed_by_one_statement(database: Database, records: int, m
         "INSERT INTO effects",
     ]
     assert database.sql("SELECT number FROM effects ORDER BY number") == [(offset,) for offset in range(records)]
+
+
+def patience_of(database: Database, given: str = "") -> dict[str, str]:
+    """What a handler's connection has of libpq's parameters that bound a wait for a silent server."""
+    with closing(PostgresStore(database.conninfo + given).open()) as store, store.transaction() as transaction:
+        found = transaction.connection.info.get_parameters()
+    return {name: value for name, value in found.items() if name.startswith(("connect_", "keepalives_", "tcp_"))}
+
+
+def test_no_connection_waits_for_ever_for_a_silent_server(database: Database) -> None:
+    assert patience_of(database) == {name: str(value) for name, value in PATIENCE.items()}
+
+
+def test_what_the_user_says_of_timeouts_holds(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGCONNECT_TIMEOUT", "3")
+    found = patience_of(database, "?tcp_user_timeout=7000")
+    assert found["tcp_user_timeout"] == "7000"
+    assert found.get("connect_timeout", "3") == "3"
+    assert found["keepalives_idle"] == str(PATIENCE["keepalives_idle"])
