@@ -64,6 +64,9 @@ OF_OFFSET_SERVERS = "offsets."
 NO_ACKNOWLEDGEMENT = ("acks", "request.required.acks")
 """Settings that may not be 0: a record is complete when the broker has its outputs."""
 
+MOST_PRIORITY = 1_000_000
+"""The lowest is as far below 0."""
+
 COMMIT_S = 5.0
 TRANSACTION_S = 0.1
 """Between two commits, unless the pipeline says more; Kafka Streams' for exactly-once is the same."""
@@ -284,6 +287,11 @@ class Pipeline(Flow):
     on_produced: Callable[[Produced], Any] | None = None
     """Called with each output once the broker has it, before its record is complete; on one thread of its own, in
     order. What it raises is a failed attempt: the handler runs, and its outputs are produced, again."""
+    priority: Mapping[str, int] | Callable[[Record], int] | None = None
+    """What is urgent starts first: whole numbers by topic (0 for one that is not named), or a function of the record.
+    The higher goes first, among all that is polled and may start. A key is as urgent as the most urgent of its records
+    that waits. A record is overtaken by those alone that were polled at most 10,000 records later, for each step
+    between them. A function runs in the consumer's loop when a record was polled, so it has to be quick."""
     one_processor: bool = False
     """Keep all threads of the consumer on one processor, the quickest way for handlers that wait or run Python alone
     (docs/host.md). Not for those that compute outside the interpreter's lock (numpy) or start processes: what a
@@ -340,6 +348,7 @@ class Pipeline(Flow):
             check_deserializer(name, getattr(self, name), is_async=self.is_async)
         check_callback("on_produced", self.on_produced, "one keylane.Produced")
         self._check_processors()
+        self._check_priority()
         if self.max_uncommitted is not None:
             check_whole("max_uncommitted", self.max_uncommitted, 1)
         for name, least in (
@@ -386,6 +395,20 @@ class Pipeline(Flow):
                 "not_before: it runs in the workers, behind budget=..., and would spend each time that it says later: "
                 "leave one out"
             )
+
+    def _check_priority(self) -> None:
+        priority = self.priority
+        if isinstance(priority, Mapping):
+            for topic, number in priority.items():
+                check_whole(f"priority[{topic!r}]", number, -MOST_PRIORITY)
+                if not self.reads_topic(topic):
+                    raise UsageError(
+                        f"priority[{topic!r}]: the pipeline does not read that topic: give one of its topics"
+                    )
+        else:
+            check_function("priority", priority, "(record) that returns a whole number, or a dict of them by topic")
+        if priority is not None and self.traversal == "depth_first":
+            raise UsageError("priority and traversal='depth_first' both say what goes first: leave one out")
 
     def _check_topics(self) -> None:
         topics = [self.topics] if isinstance(self.topics, str) and patterns.is_pattern(self.topics) else self.topics

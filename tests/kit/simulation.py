@@ -59,6 +59,10 @@ MOST_JUMP_S = 30.0
 """How far time goes at once: further, and a handler seems to hang."""
 
 
+def _priority(record: kl.Record) -> int:
+    return record.offset * 7 % 4
+
+
 class Violation(AssertionError):  # noqa: N818 - it says what it is
     """A guarantee does not hold."""
 
@@ -88,6 +92,8 @@ class Settings:
     call_s: float = 0.0
     """How long a call of several records may keep a worker: a second makes calls of dozens."""
     batch: Batch | None = None
+    urgent: bool = False
+    """Whether records have priorities."""
     later_share: float = 0.0
     """Of records: they are scheduled for later."""
     breaker: Breaker | None = None
@@ -157,6 +163,7 @@ class Simulation:
             max_uncommitted=settings.max_uncommitted,
             batch=settings.batch,
             breaker=settings.breaker,
+            priority=_priority if settings.urgent else None,
         )
         if self.store is not None:
             self.store.begin(self.pipeline)
@@ -790,5 +797,10 @@ VARIETY = (
     Settings(store=10, moves=6, rebalances=3, on_exhausted=Halt(), failure_share=0.02, keys=3),
     Settings(throttle_share=0.4, keys=4, call_s=1.0, output_share=0.05, rebalances=2),
     Settings(throttle_share=0.4, failure_share=0.3, batch=Batch(4), on_exhausted=DeadLetter("dead")),
+    Settings(urgent=True, keys=4, later_share=0.1, call_s=1.0, rebalances=3, hands=10, max_uncommitted=20),
+    Settings(urgent=True, keys=4, batch=Batch(5), rules=15, replays=10, rates=Rates(per_key=30)),
+    Settings(urgent=True, ordering="partition", rules=10, replays=10, results=True, rebalances=2),
+    Settings(urgent=True, ordering="unordered", metadata_cap=16, broker_metadata_cap=16, batch=Batch(5), moves=3),
+    Settings(urgent=True, delivery="at_most_once", keys=4, rules=10, rebalances=2),
 )
 """Settings that together reach every branch that a schedule can reach."""

@@ -378,6 +378,13 @@ MUTANTS = [
         "integration/test_consumer_subscriptions.py::test_what_cannot_work_is_refused_at_the_start",
     ),
     Mutant(
+        "option: priority",
+        "a key that has something urgent waits as if it had not",
+        "ReadyByPlace.feed",
+        never("place"),
+        "property/engine/test_priority_properties.py::test_a_key_is_as_urgent_as_what_waits_in_it_and_keeps_its_order",
+    ),
+    Mutant(
         "option: rates",
         "a rate counts half",
         "Bucket.spend",

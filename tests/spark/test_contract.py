@@ -224,6 +224,24 @@ def test_expires_ms(bench: PipelineBench) -> None:
     assert done.expired == done.skipped == RECORDS - done.processed > 0
 
 
+@covers("priority")
+def test_priority(bench: PipelineBench) -> None:
+    """Two calls run at a time, and the first ones begin before all is polled."""
+
+    def tell(record: kl.Record, context: kl.Context) -> str:
+        return str(record.offset % 3)
+
+    told = telling(bench.work.output, tell, pause_s=0.02)
+    bench.run(told, priority=lambda record: record.offset % 3, max_concurrency=2)
+    logs = [log for log in bench.told_by_partition("told") if log]
+    means = [
+        [sum(at for at, one in enumerate(log) if one == level) / max(1, log.count(level)) for level in "20"]
+        for log in logs
+    ]
+    assert sum(urgent for urgent, _ in means) < sum(other for _, other in means)
+    assert bench.all_once()
+
+
 @covers("breaker")
 def test_breaker(bench: PipelineBench) -> None:
     began: list[float] = []

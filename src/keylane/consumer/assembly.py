@@ -93,7 +93,7 @@ def assemble(
     failure_callback = None if pipeline.on_failure is None else FailureCallback(pipeline.on_failure, name)
     core = Core(
         pipeline,
-        hand_over_to(workers, pipeline, may_queue=MODES[pipeline.guarantee].may_queue),
+        hand_over_to(workers, pipeline, may_queue=MODES[pipeline.guarantee].may_queue and pipeline.priority is None),
         random=random,
         ending_offsets=ending_offsets,
         results=results_rule(pipeline, stream),

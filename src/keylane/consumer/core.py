@@ -103,6 +103,7 @@ class Core:
             view=Record,
             alone=mode.alone,
             one_a_key=mode.one_a_key,
+            by_place=pipeline.priority is not None,
             on_failure=on_failure,
             spending=None
             if budget is None or pipeline.budget is None

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Protocol
 from keylane.consumer.ending import Ending
 from keylane.consumer.snapshot import PartitionSnapshot
 from keylane.flow.items import Source
+from keylane.flow.urgency import Line, UrgentSource
 from keylane.offsets import PartitionTracker, encoding_of
 from keylane.offsets.read_epoch import ReadEpoch
+from keylane.records import Record
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -107,8 +109,10 @@ class Partition:
         bound: DispatchBound,
         end: int | None = None,
         *,
+        line: Line | None = None,
         log: Log,
     ) -> None:
+        """`line`: where items have their places, under `priority`."""
         self.name = (start.topic, start.partition)
         self.epoch = start.epoch
         self._keeper = keeper
@@ -121,9 +125,11 @@ class Partition:
         self._is_unchecked = start.is_unchecked
         self._committed_epoch = start.leader_epoch
         self._read_epoch = ReadEpoch(start.offsets, start.leader_epoch)
-        self.source = Source(
-            self.name, self, pipeline.ordering, self.name_of, depth_first=pipeline.traversal == "depth_first"
-        )
+        if line is None:
+            depth_first = pipeline.traversal == "depth_first"
+            self.source = Source(self.name, self, pipeline.ordering, self.name_of, depth_first=depth_first)
+        else:
+            self.source = UrgentSource(self.name, self, pipeline.ordering, self.name_of, line)
         self.committed: int | None = start.offsets.base
         self.committed_changes = self.tracker.changes
         """`tracker.changes` as of the last acknowledged commit: while equal, there is nothing to commit."""
@@ -507,6 +513,7 @@ class Partitions:
         self._max_bytes = pipeline.max_buffered_bytes
         self._mean_bytes: float | None = None
         """Bytes a buffered record; of the last ones, while there are none. None before the first."""
+        self._line = None if pipeline.priority is None else Line(pipeline.priority, Record)
         self._on_hold: set[TopicPartition] = set()
         self._all_on_hold = False
         self._counters = counters
@@ -527,7 +534,9 @@ class Partitions:
         name = (start.topic, start.partition)
         assert name not in self.open, f"{name} was assigned twice"
         end = None if self.ending is None else self.ending.of(*name)
-        partition = self.open[name] = Partition(start, self._pipeline, self._keeper, bound, end, log=self._log)
+        partition = self.open[name] = Partition(
+            start, self._pipeline, self._keeper, bound, end, line=self._line, log=self._log
+        )
         if not may_take:
             partition.source.stop(may_begin=may_begin)
         partition.source.pause(is_paused=self._all_on_hold or name in self._on_hold)

@@ -430,6 +430,9 @@ S = TypeVar("S", bound=InTurn)
 class Rotation(Generic[S]):
     """The row, who rests, and the rates that send them there."""
 
+    one_by_one = False
+    """Whether a source gives one item when it is its turn, and no more."""
+
     def __init__(self, rates: Rates, *, depth_first: bool) -> None:
         self.buckets = Buckets(rates)
         self.depth_first = depth_first

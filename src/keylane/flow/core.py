@@ -26,6 +26,7 @@ from keylane.flow.outcomes import Failure, Later, NotRun
 from keylane.flow.retries import Schedule, delay_s
 from keylane.flow.seen import Seen, in_hand
 from keylane.flow.together import Lingering, begin_settling, give_back, told_apart, undo
+from keylane.flow.urgency import RotationByPlace
 from keylane.foreign_errors import is_throttled
 from keylane.records import FailedAttempt
 
@@ -67,15 +68,16 @@ class FlowCore:
         view: Callable[[Carried], Carried],
         alone: bool = False,
         one_a_key: bool = False,
+        by_place: bool = False,
         on_failure: Callable[[FailedAttempt], None] | None = None,
         auto: Callable[[int], AutoLimit] = AutoLimit,
         spending: Spending | None = None,
     ) -> None:
         """`view` makes of a payload what user code sees; `random` gives floats from 0 to 1. `alone`: no item goes to a
-        worker together with another one; `one_a_key`: not even in a batch with one of its key. `auto` makes the
-        automatic limit, of at most so many. `spending`: what items cost of a budget. `on_failure` hears of each failed
-        attempt that is told (`tell_failed`). Counted are "processed", "failed", "retried", "held", "throttled",
-        "expired" and "stale"."""
+        worker together with another one; `one_a_key`: not even in a batch with one of its key. `by_place`: sources are
+        `keylane.flow.urgency.UrgentSource`s. `auto` makes the automatic limit, of at most so many. `spending`: what
+        items cost of a budget. `on_failure` hears of each failed attempt that is told (`tell_failed`). Counted are
+        "processed", "failed", "retried", "held", "throttled", "expired" and "stale"."""
         self.hand_over = hand_over
         self._random = random
         self._notes = notes
@@ -85,13 +87,15 @@ class FlowCore:
         self._retries = options.tries
         self._may_repeat = options.guarantee != "at_most_once"
         """Whether an item runs again that uses up no attempt."""
-        self._rotation: Rotation[Source] = Rotation(options.rates, depth_first=options.traversal == "depth_first")
+        rotation: type[Rotation[Source]] = RotationByPlace if by_place else Rotation
+        self._rotation = rotation(options.rates, depth_first=options.traversal == "depth_first")
         self._lingering = Lingering(options.batch)
         self._auto = auto(hand_over.capacity) if options.max_concurrency == "auto" else None
         """Moves the limit of the hand-over, under `max_concurrency="auto"`."""
         self._breakers = None if options.breaker is None else Breakers(options.breaker, notes.tell, view)
         self._spending = spending
-        looks_at_each = self._breakers is not None or spending is not None
+        self._by_place = by_place
+        looks_at_each = by_place or self._breakers is not None or spending is not None
         self._may_group = not alone and self._auto is None and options.not_before is None and not looks_at_each
         """Whether quick items may go to a worker together."""
         self._may_chain = self._may_group and options.ordering != "unordered"
@@ -237,6 +241,8 @@ class FlowCore:
         taken: list[Unit] = []
         while rotation and room > 0:
             share = room if rotation.depth_first else room // len(rotation) or 1
+            if rotation.one_by_one:
+                share = 1
             for _ in range(len(rotation)):
                 source = rotation.pop()
                 most = min(share, room)
@@ -279,6 +285,9 @@ class FlowCore:
         if source.is_due(item.number):
             source.taken_over(item.number)
             self._turned_over.append(item)
+            return False
+        if self._by_place and (error := source.error) is not None:
+            source.owner.ended(item, Failure(error, halts=True), now)
             return False
         if self._breakers is not None:
             target = self._breakers.target(item.payload)
@@ -336,7 +345,7 @@ class FlowCore:
         rotation, size = self._rotation, self._lingering.size
         while rotation and (room := min(size - len(batch), self._room(now))) > 0:
             source = rotation.pop()
-            room = min(room, rotation.room_of(source, now))
+            room = min(1 if rotation.one_by_one else room, rotation.room_of(source, now))
             gate = self._gate
             looks_at_each = gate is not None and gate.looks_at_each
             one_a_key = self._one_a_key or rotation.buckets.by_key or source.has_dues or looks_at_each

@@ -20,6 +20,7 @@ from keylane.flow.admission import Ready, shards_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from keylane.errors import UsageError
     from keylane.flow.admission import Payload, Shards
     from keylane.flow.outcomes import Outcome
     from keylane.flow.work import Queue
@@ -336,6 +337,11 @@ class Source:
         self._is_paused = False
 
     # --- ready ---
+
+    @property
+    def error(self) -> UsageError | None:
+        """What ends the run with its next item."""
+        return None
 
     def feed(self, numbers: Sequence[int], payloads: Sequence[Payload]) -> None:
         """These follow what was fed before, in the order of their numbers."""
