@@ -148,7 +148,8 @@ def test_a_key_is_as_urgent_as_what_waits_in_it_and_keeps_its_order() -> None:
     one.poll(("t", 0), [message(("t", 0), 0, "x", 0)])
     one.turn()
     levels = [("a", 0), ("a", 0), ("b", 0), ("a", 5), ("c", 1)]
-    one.poll(("t", 0), [message(("t", 0), offset, key, level) for offset, (key, level) in enumerate(levels, 1)])
+    for offset, (key, level) in enumerate(levels, 1):
+        one.poll(("t", 0), [message(("t", 0), offset, key, level)])
     while one.running:
         one.end(one.running[0])
         one.turn()
