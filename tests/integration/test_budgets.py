@@ -22,6 +22,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # they are the
 )
 
 import keylane as kl
+from keylane.budgets import client as client_module
+from keylane.budgets import purse
 from keylane.budgets.client import BudgetClient
 from keylane.budgets.entries import Ask, Settlement, decode
 from keylane.cli import main
@@ -144,14 +146,26 @@ def test_a_cool_down_holds_every_member(broker: EmbeddedBroker) -> None:
         assert other.spend("c", {"calls": ONE}, time.monotonic() + 300) is not None
 
 
-def test_members_go_on_in_a_topic_that_was_made_anew(broker: EmbeddedBroker) -> None:
+def wants(client: BudgetClient) -> bool:
+    client.spend("b", {"calls": 90 * ONE}, time.monotonic())
+    return True
+
+
+def test_members_go_on_in_a_topic_that_was_deleted(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(purse, "AWAY_S", 0.5)
+    monkeypatch.setattr(client_module, "KEEP_S", 0.2)
     kafka = {"bootstrap.servers": broker.bootstrap_servers}
     budget = Budget("anew", Per(6_000, "calls", per_ms=60_000))
+    admin, place = Admin(kafka, timeout_ms=60_000), (budget.topic, 0)
     with BudgetClient(kafka, budget) as client:
         spend(client, "a", {"calls": ONE})
-        Admin(kafka, timeout_ms=60_000).delete_topics([budget.topic])
-        for number in range(30):
-            spend(client, f"call {number}", {"calls": ONE})
+        admin.delete_topics([budget.topic])
+
+        def is_written() -> bool:
+            return wants(client) and bool(admin.log_ends([place], read_committed=False).get(place))
+
+        until(lambda: wants(client) and budget.topic in admin.topics(), "it is made again")
+        until(is_written, "and written to")
 
 
 def test_records_of_another_kind_of_time_are_passed_over(

@@ -30,8 +30,13 @@ MUTANTS = [
         instead("burst", "_ * 2"),
         f"{LINE}::test_what_is_larger_than_the_bucket_is_refused",
     ),
-    _mutant("a bucket that is full fills further", "Line._used_to", instead("full_ns", "_ - 10**12"), WINDOW),
-    _mutant("time flows from one leader's clock to another's", "Line._flow", instead("_epoch", "record.epoch"), WINDOW),
+    _mutant("a bucket that is full fills further", "Limit.burst_ns", instead("burst", "_ * 2"), WINDOW),
+    _mutant(
+        "time flows from one leader's clock to another's",
+        "Line._flow",
+        instead("_epoch", "record.epoch"),
+        f"{LINE}::test_a_change_of_the_leader_fills_no_bucket",
+    ),
     _mutant(
         "time is the greatest that was seen",
         "Line._flow",
@@ -75,7 +80,7 @@ MUTANTS = [
         "a cool-down holds nothing",
         "Line._start",
         instead("_cool_to_ns", "0"),
-        f"{LINE}::test_a_cool_down_holds_all_and_begins_slowly_and_empty",
+        f"{LINE}::test_a_cool_down_holds_what_costs_money_alone",
     ),
     _mutant(
         "calls that began before a cool-down extend it",
@@ -90,10 +95,10 @@ MUTANTS = [
         f"{LINE}::test_a_settlement_makes_a_debt_and_no_endless_one",
     ),
     _mutant(
-        "bytes of any length are read",
+        "numbers out of all bounds are read",
         "entries:_within",
-        answer("number"),
-        f"{LINE}::test_hostile_bytes_are_refused_and_nothing_else_is_raised",
+        never("least"),
+        f"{LINE}::test_what_is_out_of_bounds_is_refused",
     ),
     _mutant(
         "a lease counts from the reading",

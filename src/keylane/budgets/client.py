@@ -81,6 +81,7 @@ class BudgetClient:
         self._writer: KeyedWriter | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name=f"keylane-budget-{budget.name}", daemon=True)
+        self._look_at = 0.0
         self._is_used_up = False
         self._cooled_s = 0.0
         """When the last cool-down was read."""
@@ -249,13 +250,22 @@ class BudgetClient:
     def _serve(self) -> None:
         while not self._closing.is_set():
             try:
-                if self._reader is None or self._reader.is_another:  # deleted, made anew, or put back
-                    self._read_end()
+                if self._reader is None or self._reader.is_another or self._is_in_doubt():
+                    self._read_end()  # it was deleted, made anew, or put back
                 self._turn()
             except (PeerError, UsageError) as error:
                 self._tell("read", f"its topic cannot be read: {error}")
                 self._close_reader()
                 self._closing.wait(KEEP_S)
+
+    def _is_in_doubt(self) -> bool:
+        """Whether it is time to look at the topic, as nothing that is written comes back: clients tell nobody that a
+        topic was deleted."""
+        now = monotonic()
+        if not self._purse.is_away or now < self._look_at:
+            return False
+        self._look_at = now + KEEP_S
+        return True
 
     def _turn(self) -> None:
         reader, writer = self._reader, self._writer

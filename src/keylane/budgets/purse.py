@@ -114,6 +114,11 @@ class Purse:
         """Whether there is something to see to before long."""
         return bool(self._grants) or self._out is not None or self._first is not None or bool(self._owed)
 
+    @property
+    def is_away(self) -> bool:
+        """Whether its last ask has had no answer for long."""
+        return self._away
+
     # --- spending ---
 
     def room(self, now: float) -> int:

@@ -146,16 +146,18 @@ def test_without_a_broker_a_rate_goes_on_with_its_last_share_and_settles_it() ->
 
 
 def test_without_a_broker_money_waits() -> None:
-    purse = Purse(Budget("m", Per(600, "requests", per_ms=60_000), Cap(5, "usd")), 0)
+    purse, now = Purse(Budget("m", Per(600, "requests", per_ms=60_000), Cap(5, "usd")), 0), 0.0
     cost = {"requests": ONE, "usd": ONE // 100}
-    purse.spend("a", cost, 0)
-    granted(purse, 0)
-    assert purse.spend("a", cost, 0) is None
-    purse.spend("b", cost, 0.5)
-    purse.ask(SEQ, 0.5)
+    for turn in range(60):
+        now += 1.0
+        while purse.spend(turn, cost, now) is not None:
+            granted(purse, now)
+    purse.give_back(now, all_of_it=True)
+    purse.spend("b", cost, now)
+    assert purse.ask(SEQ, now) is not None
     for turn in range(1_000):
-        purse.ask(SEQ, 1 + turn * 0.05)
-        assert purse.spend("b", cost, 1 + turn * 0.05) is not None
+        purse.ask(SEQ, now + turn * 0.05)
+        assert purse.spend("b", cost, now + turn * 0.05) is not None
 
 
 def test_an_ask_that_was_given_up_is_written_again() -> None:
