@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mutants import Mutant
-from mutants.faults import answer, instead, never, value_of
+from mutants.faults import always, answer, instead, never, value_of
 
 if TYPE_CHECKING:
     from mutants.faults import Fault
@@ -135,7 +135,7 @@ MUTANTS = [
         "option: budget",
         "all that is ready is looked at again and again",
         "FlowCore._room",
-        never("_spending"),
+        always("_spending"),
         f"{ENGINE}::test_nothing_is_looked_at_again_and_again_while_it_waits",
     ),
 ]
