@@ -23,7 +23,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from keylane.delivery.checksums import checksum
@@ -84,11 +84,13 @@ class KeptSteps:
         self._has_lease = has_lease
         self._owner = f"{socket.gethostname()}/{os.getpid()}"
         self._assigned: dict[TopicPartition, PartitionSteps] = {}
-        """Written by the group's thread alone."""
+        """Written by the group's thread, and at the end."""
         self._trimmed: dict[TopicPartition, int] = {}
         self._on_committed = pipeline.on_committed
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._is_closing = threading.Event()
+        self._has_ended = threading.Event()
+        """Whether nobody but who asks makes the calls any more, all of which are told that they are lost."""
         self._threads = [
             threading.Thread(target=self._serve, name="keylane-steps", daemon=True),
             threading.Thread(target=self._trim, name="keylane-steps-trim", daemon=True),
@@ -121,7 +123,7 @@ class KeptSteps:
         piece_bytes = min(PIECE_BYTES, self._topics.max_batch_bytes(start.topic) - OVERHEAD_BYTES)
         connect = partial(self._topics.connect, name, self._calls.put)
         log = StepLog(connect, table, self._owner, lambda: int(time.time() * 1000), piece_bytes)
-        return PartitionSteps(topic_id, log, self._calls.put)
+        return PartitionSteps(topic_id, log, self._put)
 
     def close(self) -> None:
         """The run is over: nothing more is kept."""
@@ -134,7 +136,7 @@ class KeptSteps:
     def _give_up(self, names: Iterable[TopicPartition]) -> None:
         for name in names:
             if (steps := self._assigned.pop(name, None)) is not None:
-                self._calls.put(steps.log.close)
+                self._put(steps.log.close)
 
     # --- the handler ---
 
@@ -166,14 +168,14 @@ class KeptSteps:
     def _committed(self, record: Record) -> None:
         steps = self.steps_of(record)
         if steps is not None and steps.is_used:
-            self._calls.put(partial(steps.log.complete, [record.offset]))
+            self._put(partial(steps.log.complete, [record.offset]))
         if self._on_committed is not None:
             self._on_committed(record)
 
     def _trim(self) -> None:
         while not self._is_closing.wait(TRIM_EVERY_S):
             offsets: Future[dict[TopicPartition, int]] = _running()
-            self._calls.put(lambda offsets=offsets: offsets.set_result(self._useless()))  # type: ignore[misc]
+            self._put(lambda offsets=offsets: offsets.set_result(self._useless()))  # type: ignore[misc]
             try:
                 self._topics.delete_below(offsets.result())
             except PeerError as error:
@@ -190,9 +192,19 @@ class KeptSteps:
     def _serve(self) -> None:
         while (call := self._calls.get()) is not None:
             call()
-        while not self._calls.empty():  # who asked meanwhile is told that all is lost
-            if (call := self._calls.get()) is not None:
-                call()
+        self._has_ended.set()
+        self._make_calls()
+
+    def _make_calls(self) -> None:
+        with suppress(Empty):
+            while True:
+                if (call := self._calls.get_nowait()) is not None:
+                    call()
+
+    def _put(self, call: Callable[[], None]) -> None:
+        self._calls.put(call)
+        if self._has_ended.is_set():
+            self._make_calls()
 
 
 class PartitionSteps:

@@ -32,6 +32,8 @@ LEAST_BATCH_BYTES = 16_384
 KNOWN_S = 10.0
 """How long it may take until all brokers know a topic that was just made, or its new partitions."""
 AGAIN_S = 0.1
+ANSWER_MS = 60_000
+"""How long an assignment waits for a broker that restarts, as it may for a start."""
 
 
 class StepTopic(NamedTuple):
@@ -94,7 +96,7 @@ class StepTopics:
     def __init__(self, kafka: Mapping[str, Any], group: str, name: str | None) -> None:
         """`name`: of the one topic of steps, where the pipeline gives it."""
         self._settings = for_records(kafka)
-        self._admin = Admin(self._settings)
+        self._admin = Admin(self._settings, timeout_ms=ANSWER_MS)
         self._group = group
         self._name = name
         self._known: dict[str, StepTopic] = {}

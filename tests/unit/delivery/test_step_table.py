@@ -89,6 +89,15 @@ def test_another_record_or_step_has_none_of_its_answer(other: Step) -> None:
     assert log.table.answer(ASK) is None
 
 
+def test_a_mark_of_somebody_without_an_epoch_is_none() -> None:
+    log = Log()
+    log.append(Producer(-1, -1), Mark("a stranger"))
+    log.append(FIRST, Mark("one"), *pieces_of(ASK, b"first", 10))
+    log.append(Producer(-1, -1), Mark("a stranger"), Forgotten(ASK))
+    log.append(FIRST, *pieces_of(ASK, b"second", 10))
+    assert (log.table.answer(ASK), log.table.disbelieved) == (b"second", 3)
+
+
 def test_a_step_is_forgotten_and_may_be_kept_anew() -> None:
     log = Log()
     log.append(FIRST, Mark("one"), *pieces_of(ASK, b"first", 10), Forgotten(ASK))

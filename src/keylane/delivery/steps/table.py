@@ -55,6 +55,9 @@ class StepTable:
     def take(self, log_offset: int, producer: Producer, key: bytes | None, value: bytes | None) -> None:
         """The log's next record. Raises `StepFormatError` for one of the owner's that is not of the form: a newer
         release wrote it."""
+        if producer.producer_id < 0:  # whoever has no epoch owns no log, whatever it writes there
+            self.disbelieved += 1
+            return
         try:
             entry = decode(key, value)
         except StepFormatError:
