@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 class Service:
     """A server on a free port, on a thread of its own. Every path is answered as `answer` says; calls are counted."""
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> None:
         self._tls = tls
+        self._host = host
         self.answer: Callable[[web.Request, int], Any] = lambda *_: web.Response(text="ok")
         """From the request, and how often its path was asked before, to a response, or something that is awaited."""
         self.asked: defaultdict[str, int] = defaultdict(int)
@@ -44,7 +45,7 @@ class Service:
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls)
+        site = web.TCPSite(self._runner, self._host, 0, ssl_context=self._tls)
         await site.start()
         host, port = self._runner.addresses[0][:2]
         self.url = f"{'https' if self._tls else 'http'}://{host}:{port}"

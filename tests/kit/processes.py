@@ -84,5 +84,14 @@ def _stat(pid: int) -> list[str]:
 
 def peak_mb(pid: int) -> int:
     """The most memory that it ever had, of what is in the machine's."""
+    return _status_mb(pid, "VmHWM")
+
+
+def memory_mb(pid: int) -> int:
+    """What it has now."""
+    return _status_mb(pid, "VmRSS")
+
+
+def _status_mb(pid: int, name: str) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
-    return next(int(line.split()[1]) // 1_024 for line in status.splitlines() if line.startswith("VmHWM"))
+    return next(int(line.split()[1]) // 1_024 for line in status.splitlines() if line.startswith(name))
