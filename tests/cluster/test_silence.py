@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from kit.ledger import Look
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.soak
 
 IDLE_S = 30.0
 SETTINGS = {
