@@ -50,7 +50,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     """A broker of today on a folder."""
     since = time.monotonic()
     monkeypatch.setattr(
-        "keylane.testing.embedded.now_ms", lambda: WRITTEN["written_ms"] + int(1000 * (time.monotonic() - since))
+        "keylane.storage.filesystem.now_ms", lambda: WRITTEN["written_ms"] + int(1000 * (time.monotonic() - since))
     )
     made = []
 

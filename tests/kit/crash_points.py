@@ -60,6 +60,7 @@ class Worker:
     """A started worker. Several threads may each have one."""
 
     def __init__(self, plan: Plan) -> None:
+        self._topic = plan.topic
         self.process: BaseProcess = _processes.Process(target=_run, args=(plan,))
         with _asking:
             self.process.start()
@@ -70,8 +71,9 @@ class Worker:
         with _asking:
             code = self.process.exitcode
         if code is None:
-            self.process.kill()
-            raise AssertionError(f"the worker did not end within {timeout_s:.0f} s")
+            assert self.process.pid is not None
+            os.kill(self.process.pid, signal.SIGABRT)  # it says what its threads are at, on stderr
+            raise AssertionError(f"the worker of {self._topic} did not end within {timeout_s:.0f} s")
         return code
 
     def end(self) -> None:
