@@ -56,7 +56,8 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield kafka
 
 
-@pytest.mark.parametrize("kind", ["keylane", pytest.param("apache", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["keylane", "apache"])
 def test_members_that_are_killed_spend_no_more_than_the_budget(kind: str, tmp_path: Path) -> None:
     with either_broker(kind, tmp_path) as kafka, ExitStack() as ended:
         files = [tmp_path / f"member-{number}" for number in range(4)]
