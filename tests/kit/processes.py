@@ -53,6 +53,11 @@ def of_session(leader: int) -> set[int]:
     return found
 
 
+def thread_names() -> list[str]:
+    """Of this process's threads, as the system has them."""
+    return [_read(path).decode(errors="replace").strip() for path in Path("/proc/self/task").glob("*/comm")]
+
+
 def starved_s() -> float:
     """How long, since this machine's start, something that could run has waited for a processor (pressure stalls)."""
     found = re.search(rb"some .*total=(\d+)", _read(Path("/proc/pressure/cpu")))  # of a kernel that keeps no account: 0

@@ -20,7 +20,7 @@ from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import read_to_end
 from keylane.metrics.prometheus import MetricsServer
 from kit.outputs import covered, source_of
-from kit.processes import words
+from kit.processes import thread_names, words
 from kit.protocol import ProtocolClient
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def _threads(_: int) -> list[str]:
     """The names of the worker's threads, those of clients in C included."""
     time.sleep(0.05)  # so that all workers get tasks
     names = [thread.name for thread in threading.enumerate()]
-    return names + [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    return names + thread_names()
 
 
 @pytest.mark.full

@@ -61,7 +61,7 @@ class Demo:
         workers = [
             pid
             for pid, command in self._processes()
-            if DAEMON in command and len(list(Path(f"/proc/{pid}/task").iterdir())) >= LEAST_THREADS
+            if DAEMON in command and len(list(Path(f"/proc/{pid}/task").glob("*"))) >= LEAST_THREADS
         ]
         assert workers, "no lane runs"
         return workers[0]

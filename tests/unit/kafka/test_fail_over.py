@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import threading
 from itertools import permutations
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from keylane.kafka.leaders import learn_leaders
 from keylane.kafka.logs import Logs, Patience
 from keylane.kafka.questions import LastError, Questions, RefusedError
 from kit.mock_cluster import MockCluster
-from kit.processes import Stopwatch
+from kit.processes import Stopwatch, thread_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -200,7 +199,7 @@ def test_an_admin_that_nobody_holds_ends_its_client() -> None:
 
 def clients() -> int:
     """How many clients librdkafka runs in this process: each has one main thread."""
-    return sum(file.read_text() == "rdk:main\n" for file in Path("/proc/self/task").glob("*/comm"))
+    return thread_names().count("rdk:main")
 
 
 def questions(client: Any, timeout_s: float = 0.3) -> Questions:
