@@ -20,7 +20,8 @@ from itertools import cycle
 from operator import mul
 from typing import TYPE_CHECKING, Literal
 
-from keylane import zstd
+import zstandard
+
 from keylane.errors import MetadataError, UnknownMapError, UsageError
 from keylane.offsets.tracker import MAX_OFFSET, MAX_SPAN, OffsetMap
 
@@ -37,8 +38,8 @@ usual cap of 4,096 characters has some 10 KB."""
 MAX_BODY_RATIO = 32
 """How many times its compressed size a zstd body may have above that: for brokers that take longer metadata."""
 
-MAX_WINDOW_LOG = 23
-"""A zstd frame may ask for 2^23 bytes of memory, 8 MB, to be decoded; the JVM's encoder asks for 2 MB."""
+MAX_WINDOW_BYTES = 8 * 1024 * 1024
+"""The most memory that a zstd frame may ask for to be decoded; the JVM's encoder asks for 2 MB."""
 
 BITSET_ZSTD_MAX_SPAN = 2**18
 """The widest map that `encode` also tries as a compressed BitSet (32 KB of bits): beyond, it costs milliseconds."""
@@ -248,15 +249,8 @@ def _bits(lengths: list[int], span: int) -> bytes:
 
 def _compressed(body: bytes, *, checksum: bool = False) -> bytes:
     """One frame without its content size, as a streaming encoder leaves it."""
-    parameter = zstd.CompressionParameter
-    return zstd.compress(
-        body,
-        options={
-            parameter.compression_level: _ZSTD_LEVEL,
-            parameter.content_size_flag: False,
-            parameter.checksum_flag: checksum,
-        },
-    )
+    compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=False, write_checksum=checksum)
+    return compressor.compress(body)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -321,19 +315,20 @@ def _shown(metadata: str) -> str:
 
 
 def _decompressed(frame: bytes) -> bytes:
-    """The body in one whole zstd frame."""
-    unpacker = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: MAX_WINDOW_LOG})
+    """The body in one whole zstd frame. Bounded first, then checked for its end: no call of the library does both."""
+    decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
     limit = max(MAX_BODY_BYTES, MAX_BODY_RATIO * len(frame))
     try:
-        body = unpacker.decompress(frame, limit + 1)
-    except zstd.ZstdError as error:
+        if len(decompressor.stream_reader(frame).read(limit + 1)) > limit:
+            raise _Damaged(f"its zstd frame unfolds to more than {limit} bytes")
+        whole = decompressor.decompressobj()
+        body = whole.decompress(frame)
+    except zstandard.ZstdError as error:
         raise _Damaged(f"its zstd frame cannot be read ({error})") from None
-    if len(body) > limit:
-        raise _Damaged(f"its zstd frame unfolds to more than {limit} bytes")
-    if not unpacker.eof:
+    if not whole.eof:
         raise _Damaged("its zstd frame is cut short")
-    if unpacker.unused_data:
-        raise _Damaged(f"{len(unpacker.unused_data)} bytes follow its zstd frame")
+    if whole.unused_data:
+        raise _Damaged(f"{len(whole.unused_data)} bytes follow its zstd frame")
     return body
 
 

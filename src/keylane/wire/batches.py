@@ -286,9 +286,9 @@ def compress(codec: int, body: bytes, level: int | None = None) -> bytes:
 
         return snappy(body) if codec == SNAPPY else lz4(body, level)
     if codec == ZSTD:
-        from keylane import zstd
+        import zstandard
 
-        return zstd.compress(body, 3 if level is None else level)
+        return zstandard.ZstdCompressor(3 if level is None else level).compress(body)
     assert codec == NONE, codec
     return body
 

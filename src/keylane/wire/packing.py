@@ -90,16 +90,11 @@ def unpack_gzip(data: bytes) -> Iterator[bytes]:
 
 def unpack_zstd(data: bytes) -> Iterator[bytes]:
     """Frames behind one another."""
-    from keylane.zstd import ZstdDecompressor, get_frame_size
+    import zstandard
 
-    rest = memoryview(data)
-    while rest:
-        size = get_frame_size(rest)  # raises for one that is cut short
-        unpacker = ZstdDecompressor()
-        yield unpacker.decompress(rest[:size], PIECE_BYTES)
-        while not unpacker.eof:
-            yield unpacker.decompress(b"", PIECE_BYTES)
-        rest = rest[size:]
+    reader = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)
+    while piece := reader.read(PIECE_BYTES):
+        yield piece
 
 
 def unpack_snappy(data: bytes, limit: int) -> Iterator[bytes]:

@@ -67,17 +67,6 @@ def test_streams_behind_one_another(first: bytes, second: bytes) -> None:
     assert unpack("gzip", packed("gzip", first) + b"and more") == first
 
 
-def test_a_frame_that_is_cut_short_is_refused() -> None:
-    for codec in ("gzip", "zstd"):
-        with pytest.raises(BatchError, match="cannot be unpacked"):
-            unpack(codec, packed(codec, bytes(range(200)))[:-1])
-
-
-def test_many_small_frames_take_time_for_each_alone() -> None:
-    frames = packed("zstd", b"a") * 50_000
-    assert unpack("zstd", frames) == b"a" * 50_000
-
-
 def test_blocks_that_depend_on_one_another_are_refused() -> None:
     with pytest.raises(BatchError, match="depend on one another"):
         unpack("lz4", bytes(pa.compress(bytes(200_000), codec="lz4", asbytes=True)))

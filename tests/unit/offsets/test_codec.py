@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from keylane.errors import MetadataError, UsageError
 from keylane.offsets import Encoding, OffsetMap, decode, encode
 from keylane.offsets.codec import MAX_BODY_BYTES
-from keylane.zstd import CompressionParameter, compress
 
 EXAMPLE = OffsetMap(100, [100, 103], 105)
 WRITTEN = [encoding for encoding in Encoding if encoding.is_written]
@@ -24,8 +24,8 @@ def metadata(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def zstd(body: bytes) -> bytes:
-    return compress(body, options={CompressionParameter.content_size_flag: False})
+def zstd(body: bytes, **options: Any) -> bytes:
+    return zstandard.ZstdCompressor(write_content_size=False, **options).compress(body)
 
 
 # --- the bytes ---
@@ -103,7 +103,7 @@ def test_byte_arrays_are_read() -> None:
 
 def test_a_zstd_frame_with_its_content_size_is_read_too() -> None:
     body = struct.pack(">4h", 1, 2, 1, 2)
-    assert decode(metadata(b"J" + compress(body)), 100) == EXAMPLE
+    assert decode(metadata(b"J" + zstandard.ZstdCompressor(write_content_size=True).compress(body)), 100) == EXAMPLE
 
 
 # --- forced encodings ---
