@@ -48,6 +48,28 @@ class Cluster(NamedTuple):
     for a session, and any other server that was given the same address."""
 
 
+class Namesakes:
+    """Whether another member stays that has this server's address: what is left of the server's own earlier life ends
+    with a session, which begins anew while the group's coordinator cannot be asked."""
+
+    def __init__(self, for_s: float) -> None:
+        self._for_s = for_s
+        self._since: float | None = None
+        """Since when one was there at each look."""
+
+    def unknown(self) -> None:
+        """Nobody said who is there."""
+        self._since = None
+
+    def stay(self, *, is_there: bool, now: float) -> bool:
+        """Whether one was there at each look for so long."""
+        if not is_there:
+            self._since = None
+        elif self._since is None:
+            self._since = now
+        return self._since is not None and now >= self._since + self._for_s
+
+
 class Node(NamedTuple):
     """What clients are told of a node."""
 

@@ -24,7 +24,7 @@ from keylane.offset_servers.known_configs import KnownConfigs, ask_configs
 from keylane.offset_servers.known_topics import KnownTopics, ask_topics
 from keylane.offset_servers.measures import State
 from keylane.offset_servers.members import member_name, seen
-from keylane.offset_servers.nodes import LAST_PORT, Cluster, all_nodes, in_turn, same_ids
+from keylane.offset_servers.nodes import LAST_PORT, Cluster, Namesakes, all_nodes, in_turn, same_ids
 from keylane.offset_servers.partitions import Appends, Partitions, Shared
 from keylane.offset_servers.relay import Passed, Relay
 from keylane.offset_servers.topic_ids import TopicIds, ask_ids
@@ -264,7 +264,7 @@ class OffsetServer:
     # --- the others ---
 
     async def _watch(self) -> None:
-        last_alone = self._loop.time()
+        namesakes = Namesakes(NAMESAKE_S)
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._moved.wait(), WATCH_S)
@@ -276,12 +276,14 @@ class OffsetServer:
                 if self._trouble is None:
                     logger.warning("%s", trouble)
                 self._trouble = trouble
+                namesakes.unknown()
                 continue
             self._trouble = None
             self.forwarding.see(self.cluster.servers)
-            if len(self.cluster.namesakes) < 2 or self._group.member_id == min(self.cluster.namesakes):
-                last_alone = self._loop.time()
-            elif self._loop.time() >= last_alone + NAMESAKE_S:  # both have started at once: the other one stays
+            is_second = len(self.cluster.namesakes) > 1 and self._group.member_id != min(self.cluster.namesakes)
+            if namesakes.stay(
+                is_there=is_second, now=self._loop.time()
+            ):  # both have started at once: the other one stays
                 self._failed(self._same_address())
                 return
             for broker in self.cluster.brokers.keys() - self._doors.keys():

@@ -16,6 +16,7 @@ from keylane.kafka.group_descriptions import GroupDescription, Member
 from keylane.offset_servers.members import leaders_of, member_name, seen, server_of
 from keylane.offset_servers.nodes import (
     Cluster,
+    Namesakes,
     Node,
     all_nodes,
     in_turn,
@@ -192,3 +193,18 @@ def described(state: str, members: dict[str, tuple[int, ...]]) -> GroupDescripti
         Member(name, name, "h", None, tuple(("log", partition) for partition in ones)) for name, ones in members.items()
     )
     return GroupDescription("g", state, "classic", "", "", found)
+
+
+def test_another_member_with_this_address_is_given_time_after_nobody_could_look() -> None:
+    """A server that lost its place while the log's cluster was away is beside its own earlier life for a session."""
+    namesakes = Namesakes(12.0)
+    assert not namesakes.stay(is_there=False, now=0.0)
+    for _ in range(3):
+        namesakes.unknown()
+    assert not namesakes.stay(is_there=True, now=30.0)
+    assert not namesakes.stay(is_there=True, now=41.9)
+    namesakes.unknown()
+    assert not namesakes.stay(is_there=True, now=42.0)
+    assert not namesakes.stay(is_there=False, now=50.0)
+    assert not namesakes.stay(is_there=True, now=51.0)
+    assert namesakes.stay(is_there=True, now=63.0)
