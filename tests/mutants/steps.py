@@ -26,13 +26,6 @@ MUTANTS = [
     ),
     Mutant(
         "guarantee 11",
-        "any schedule: an owner reads the log before its mark is there",
-        "StepLog._initialised",
-        before("Mark", READ),
-        "property/delivery/test_step_owners.py",
-    ),
-    Mutant(
-        "guarantee 11",
         "an answer counts before it is acknowledged",
         "StepLog._write",
         after("append _unanswered", "told(None)"),
