@@ -32,8 +32,9 @@ class Once:
         passed = set(self._path.read_text().splitlines()) if self._path.exists() else set()
         left_out = [item for item in items if item.nodeid in passed and not is_run_again(item)]
         if left_out:
+            names = {item.nodeid for item in left_out}
             config.hook.pytest_deselected(items=left_out)
-            items[:] = [item for item in items if item.nodeid not in {one.nodeid for one in left_out}]
+            items[:] = [item for item in items if item.nodeid not in names]
         return (yield)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -178,12 +178,12 @@ class OffsetServer:
     async def _see_the_others(self) -> None:
         """Learn who is there, and wait until no other member has this server's address. Raises `UsageError` when
         another server has it, and `PeerError`."""
-        until = self._loop.time() + NAMESAKE_S
+        namesakes = Namesakes(NAMESAKE_S)
         while True:
             self.cluster = await asyncio.to_thread(self._look)
             if not self.cluster.namesakes:
                 return
-            if self._loop.time() >= until:
+            if namesakes.stay(is_there=True, now=self._loop.time()):
                 raise self._same_address()
             await asyncio.sleep(NAMESAKE_PAUSE_S)
 
