@@ -12,6 +12,10 @@ import functools
 import json
 import sys
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 POLL_S = 0.2
 PAUSE_S = 0.02
@@ -35,6 +39,12 @@ class Reader:
             sys.exit(f"partition {partition}: {offset} again, behind the acknowledged {self._acknowledged[partition]}")
         self.position[partition] = offset + 1
 
+    def gave_up(self, partitions: Iterable[int]) -> None:
+        """These belong to somebody else now, or come again from what was committed: what was read of them is not this
+        member's to commit."""
+        for one in partitions:
+            self.position.pop(one, None)
+
     def acknowledged(self, offsets: dict[int, int]) -> None:
         self._acknowledged |= offsets
         sys.stdout.write(f"{json.dumps(offsets)}\n")
@@ -57,7 +67,11 @@ def confluent(bootstrap: str, topic: str, group: str, reader: Reader, *, is_kip_
             **({"group.protocol": "consumer"} if is_kip_848 else {"session.timeout.ms": 10_000}),
         }
     )
-    consumer.subscribe([topic])
+
+    def gave_up(_consumer: object, partitions: list[TopicPartition]) -> None:
+        reader.gave_up(one.partition for one in partitions)
+
+    consumer.subscribe([topic], on_revoke=gave_up, on_lost=gave_up)
     while not reader.is_done:
         for message in consumer.consume(10, POLL_S):
             if message.error() is None:
@@ -77,11 +91,17 @@ def confluent(bootstrap: str, topic: str, group: str, reader: Reader, *, is_kip_
 
 
 def kafka_python(bootstrap: str, topic: str, group: str, reader: Reader) -> None:
-    from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
+    from kafka import ConsumerRebalanceListener, KafkaConsumer, OffsetAndMetadata, TopicPartition
     from kafka.errors import KafkaError
 
+    class Given(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has no types
+        def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+            reader.gave_up(one.partition for one in revoked)
+
+        def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+            pass
+
     consumer = KafkaConsumer(
-        topic,
         bootstrap_servers=bootstrap.split(","),
         group_id=group,
         auto_offset_reset="earliest",
@@ -89,6 +109,7 @@ def kafka_python(bootstrap: str, topic: str, group: str, reader: Reader) -> None
         session_timeout_ms=10_000,
         max_poll_records=10,
     )
+    consumer.subscribe([topic], listener=Given())
     while not reader.is_done:
         for rows in consumer.poll(timeout_ms=int(POLL_S * 1000)).values():
             for row in rows:
@@ -108,11 +129,17 @@ def kafka_python(bootstrap: str, topic: str, group: str, reader: Reader) -> None
 
 def aiokafka(bootstrap: str, topic: str, group: str, reader: Reader) -> None:
     async def run() -> None:
-        from aiokafka import AIOKafkaConsumer, TopicPartition
+        from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
         from aiokafka.errors import KafkaError
 
+        class Given(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has no types
+            def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+                reader.gave_up(one.partition for one in revoked)
+
+            def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+                pass
+
         consumer = AIOKafkaConsumer(
-            topic,
             bootstrap_servers=bootstrap,
             group_id=group,
             auto_offset_reset="earliest",
@@ -120,6 +147,7 @@ def aiokafka(bootstrap: str, topic: str, group: str, reader: Reader) -> None:
             session_timeout_ms=10_000,
             max_poll_records=10,
         )
+        consumer.subscribe([topic], listener=Given())
         await consumer.start()
         while not reader.is_done:
             for rows in (await consumer.getmany(timeout_ms=int(POLL_S * 1000))).values():
