@@ -299,8 +299,9 @@ class Pipeline(Flow):
     max_uncommitted: int | None = None
     """Offsets of one partition, from its committed base on, within which records may start. None leaves it to the
     offset map, which one stuck record never fills."""
-    max_buffered_records: int = 20_000
-    """Records polled and not yet complete, over all partitions."""
+    max_buffered_records: int | None = None
+    """Records polled and not yet complete, over all partitions. None: 20,000, or 400 for each assigned partition if
+    that is more, and never more than 400,000."""
     max_buffered_bytes: int = 64 * 1024 * 1024
     """Bytes of their values, over all partitions; one poll may go beyond it."""
     commit: Commit | External = field(default_factory=Commit)
@@ -351,8 +352,10 @@ class Pipeline(Flow):
         self._check_priority()
         if self.max_uncommitted is not None:
             check_whole("max_uncommitted", self.max_uncommitted, 1)
+        if self.max_buffered_records is not None:
+            check_whole("max_buffered_records", self.max_buffered_records, 1)
         for name, least in (
-            ("max_buffered_records", 1), ("max_buffered_bytes", 1), ("drain_timeout_ms", 0), ("revoke_timeout_ms", 0)
+            ("max_buffered_bytes", 1), ("drain_timeout_ms", 0), ("revoke_timeout_ms", 0)
         ):  # fmt: skip
             check_whole(name, getattr(self, name), least)
         check_kind("commit", self.commit, (Commit, External))

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from keylane.consumer.partitions import PollBound
+from keylane.consumer.partitions import PollBound, default_bound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -142,7 +142,7 @@ def run(
     """1,000 keys, in equal parts over the partitions. At `newcomer_at` the last partition has another record."""
     parts = [Part(number, end) for number, end in enumerate(log_ends)]
     keys = 1_000 // len(parts)
-    client, bound = Client(parts, each, most), PollBound(20_000)
+    client, bound = Client(parts, each, most), PollBound(default_bound(len(parts)))
     bound.share_among(len(parts))
     calls: deque[tuple[float, Part, int]] = deque()
     buffered = most_buffered = ran = could = 0

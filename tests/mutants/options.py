@@ -234,7 +234,7 @@ MUTANTS = [
         "option: max_buffered_bytes",
         "bytes bound nothing",
         "Partitions._follow_size",
-        instead("min()", "self._max_records"),
+        instead("min()", "self._max_records(len(self.open))"),
         "unit/engine/test_engine_flow.py::test_large_records_lower_the_poll_s_credit",
     ),
     Mutant(

@@ -492,6 +492,16 @@ class PollBound:
         return None if self._still_since is None else self._still_until
 
 
+LEAST_BUFFER, EACH_PARTITION, LARGEST_BUFFER = 20_000, 400, 400_000
+"""Records to buffer where the user sets no bound. A fetch brings hundreds of small ones of a partition in a row, so one
+whose part is much less than that has nothing to run until its turn comes again."""
+
+
+def default_bound(partitions: int) -> int:
+    """How many records a consumer of so many partitions may have buffered, by default."""
+    return min(max(LEAST_BUFFER, EACH_PARTITION * partitions), LARGEST_BUFFER)
+
+
 FIRST_CREDIT = 500
 """Records to poll before the size of any is known."""
 
@@ -509,7 +519,6 @@ class Partitions:
     ) -> None:
         self._pipeline = pipeline
         self._keeper = keeper
-        self._max_records = pipeline.max_buffered_records
         self._max_bytes = pipeline.max_buffered_bytes
         self._mean_bytes: float | None = None
         """Bytes a buffered record; of the last ones, while there are none. None before the first."""
@@ -518,7 +527,7 @@ class Partitions:
         self._all_on_hold = False
         self._counters = counters
         self._log = log
-        self._bound = PollBound(pipeline.max_buffered_records)
+        self._bound = PollBound(self._max_records(0))
         has_store = pipeline.guarantee == "exactly_once"
         self.ending = None if ending_offsets is None else Ending(ending_offsets, has_store=has_store)
         self.open: dict[TopicPartition, Partition] = {}
@@ -528,6 +537,10 @@ class Partitions:
         """Of their values."""
         self.uncommitted = False
         """Whether a commit could have something new to say."""
+
+    def _max_records(self, partitions: int) -> int:
+        given = self._pipeline.max_buffered_records
+        return default_bound(partitions) if given is None else given
 
     def add(self, start: Start, bound: DispatchBound, *, may_take: bool, may_begin: bool) -> Partition:
         """A newly assigned one. Without `may_take` nothing of it starts; `may_begin` as in `Source.stop`."""
@@ -669,7 +682,7 @@ class Partitions:
         """Both bounds in records: as many of the size of those that are buffered."""
         if self.buffered:
             self._mean_bytes = mean = self.buffered_bytes / self.buffered
-            self._bound.resize(max(1, min(self._max_records, int(self._max_bytes / max(mean, 1e-9)))))
+            self._bound.resize(max(1, min(self._max_records(len(self.open)), int(self._max_bytes / max(mean, 1e-9)))))
 
     def next_check(self) -> float | None:
         return self._bound.next_check()
@@ -687,5 +700,6 @@ class Partitions:
 
     def _changed(self) -> None:
         self._bound.share_among(len(self.open))
+        self._bound.resize(self._max_records(len(self.open)))
         if self.ending is not None:
             self.ending.changed()

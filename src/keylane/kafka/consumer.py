@@ -45,7 +45,14 @@ from keylane.kafka.offset_server_check import check_offset_servers
 from keylane.kafka.open_wait import OpenWait
 from keylane.kafka.places import SERVERS, are_apart, for_groups
 from keylane.kafka.presence import STEADY, Heartbeats, Presence, interval_ms, session_s
-from keylane.kafka.settings import consumer_settings, fetcher_settings, is_cooperative, makes_topics, member_settings
+from keylane.kafka.settings import (
+    consumer_settings,
+    fetch_bytes,
+    fetcher_settings,
+    is_cooperative,
+    makes_topics,
+    member_settings,
+)
 from keylane.kafka.topic_ids import AnotherTopicError, TopicIds
 from keylane.kafka.unassigned_wait import UnassignedWait
 from keylane.kafka.unreadable import UnreadableBatches
@@ -107,20 +114,23 @@ class KafkaConsumer:
         one that waits for others has nothing either. Any thread."""
         self._group = self._member_client()
         exact.check(self._group, str(self._settings["client.id"]))
-        reader = client_of(Consumer, fetcher_settings(self._settings), "consumer")
         self._logs = self._new_logs()
-        self._fetcher = Fetcher(
-            reader, Logs(reader, self._patience, self._faults), self._faults, self.suspect, pipeline.kafka
-        )
-        self._topic_ids = TopicIds(reader)
         self._asked: tuple[Question, Sequence[Offset]] | None = None
         """Before a commit: whether its topics are those that were read."""
         self._commits = exact.CommitQueue(self._group)
-        self._member = self._new_member()
+        self._read_with(self._settings)
         rejoin = None if self._instance is None else lambda: self._member.rejoin()
         self._unassigned = UnassignedWait(
             pipeline.kafka, pipeline.subscription, self._name, lambda: self._member.partitions, rejoin
         )
+
+    def _read_with(self, settings: Mapping[str, Any]) -> None:
+        """Before the start: what reads has a client of these."""
+        reader = client_of(Consumer, fetcher_settings(settings), "consumer")
+        logs = Logs(reader, self._patience, self._faults)
+        self._fetcher = Fetcher(reader, logs, self._faults, self.suspect, self._pipeline.kafka)
+        self._topic_ids = TopicIds(reader)
+        self._member = self._new_member()
 
     def _member_client(self) -> Consumer:
         kafka = self._groups
@@ -246,9 +256,13 @@ class KafkaConsumer:
         if are_apart(pipeline.kafka):
             of_groups = Logs(self._group, self._group_patience, self._faults)
             check_offset_servers(pipeline.kafka, of_groups, self._logs)
-        self._logs.check(pipeline.subscription, partitions, "ending_offsets")
+        count = self._logs.check(pipeline.subscription, partitions, "ending_offsets")
         if pipeline.assignment:
             self._logs.check({topic for topic, _ in pipeline.assignment}, pipeline.assignment, "assignment")
+            count = len(pipeline.assignment)
+        if smaller := fetch_bytes(count, pipeline.kafka):
+            self._fetcher.close()
+            self._read_with(self._settings | smaller)
         wanted = [*pipeline.outputs, *([rule.topic] if isinstance(rule := pipeline.on_exhausted, DeadLetter) else ())]
         if wanted and not makes_topics(pipeline.kafka):
             self._logs.check_outputs(wanted)

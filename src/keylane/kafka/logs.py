@@ -21,7 +21,7 @@ from keylane.kafka.topics import check_may_see
 from keylane.patterns import is_pattern, matches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Sequence
 
     from confluent_kafka import KafkaError
 
@@ -203,8 +203,9 @@ class Logs:
                     "runs"
                 )
 
-    def check(self, topics: Iterable[str], partitions: Iterable[tuple[str, int]], option: str) -> None:
-        """Raises `UsageError` for what is not there: a topic named, or one of `partitions`, which come of `option`."""
+    def check(self, topics: Collection[str], partitions: Iterable[tuple[str, int]], option: str) -> int:
+        """How many partitions these topics have. Raises `UsageError` for what is not there: a topic named, or one of
+        `partitions`, which come of `option`."""
         known = self.metadata()
         for topic in topics:
             if is_pattern(topic):
@@ -220,6 +221,7 @@ class Logs:
             found = known[topic].partitions if topic in known else {}
             if partition not in found:
                 raise UsageError(f"{option}: {topic!r} has no partition {partition}; it has {len(found)}")
+        return sum(len(known[topic].partitions) for topic in matching(topics, list(known)))
 
     def _check_may_see(self, topic: str, known: Container[str]) -> None:
         """Raises `PeerError` where the broker does not tell this user whether a topic is there."""

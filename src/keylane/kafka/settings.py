@@ -129,15 +129,23 @@ READER_DEFAULTS: dict[str, Any] = (
 )
 """Of every client that reads and is no member (`reading`)."""
 
+FETCH_BYTES, ITS_ALIAS = "max.partition.fetch.bytes", "fetch.message.max.bytes"
+LEAST_FETCH_BYTES = 10_000
+FETCH_BYTES_OF_ALL = 2_000_000
+"""All partitions have their turn within so many bytes, where that leaves each the least."""
+
 CONSUMER_DEFAULTS: dict[str, Any] = CHECKED | {
     # librdkafka waits this long before it fetches again once its queue was full; its default of 1,000 ms lets a fast
     # consumer stand still for most of each second (measured: 280,000 records/s with it, 1,400,000 with 20 ms).
     "fetch.queue.backoff.ms": 20,
     # What is prefetched of a partition is thrown away when it is paused; the default of 100,000 makes that expensive.
     "queued.min.messages": 20_000,
+    # Of all partitions together. A consumer of many buffers more records itself, and takes them from this: the default
+    # of 64 MB is a million small ones, several hundred bytes each.
+    "queued.max.messages.kbytes": 16_384,
     # librdkafka hands out an answer's records partition by partition. With its default of 1 MB that is 10,000 small
-    # records of one, and the others wait behind them.
-    "max.partition.fetch.bytes": 100_000,
+    # records of one, and the others wait behind them. Where there are many partitions, it is less (`fetch_bytes`).
+    FETCH_BYTES: 100_000,
     "client.id": "keylane",
 }
 
@@ -192,6 +200,14 @@ def member_settings(consumer: Mapping[str, Any]) -> dict[str, Any]:
 def fetcher_settings(consumer: Mapping[str, Any]) -> dict[str, Any]:
     """Of the consumer's settings, those of the client that reads and takes no part in the group."""
     return reading({key: value for key, value in consumer.items() if key not in MEMBERS_ONLY})
+
+
+def fetch_bytes(partitions: int, kafka: Mapping[str, Any]) -> dict[str, Any]:
+    """The setting of how much an answer may bring of each of so many partitions; empty where the default is right, or
+    the user's own stands."""
+    most = CONSUMER_DEFAULTS[FETCH_BYTES]
+    each = max(LEAST_FETCH_BYTES, FETCH_BYTES_OF_ALL // max(1, partitions))
+    return {} if each >= most or kafka.keys() & {FETCH_BYTES, ITS_ALIAS} else {FETCH_BYTES: each}
 
 
 def reading(given: Mapping[str, Any]) -> dict[str, Any]:

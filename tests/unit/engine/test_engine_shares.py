@@ -8,18 +8,53 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keylane.consumer.partitions import STILL_S, PollBound
+from keylane.consumer.partitions import STILL_S, PollBound, default_bound
+from keylane.kafka.settings import CONSUMER_DEFAULTS, FETCH_BYTES, fetch_bytes
 from kit.simulated_fetches import Part, run
 
 
 @pytest.mark.parametrize(
-    ("partitions", "record_bytes", "least"), [(10, 80, 0.95), (100, 400, 0.95), (100, 80, 0.85), (1_000, 4_000, 0.75)]
+    ("partitions", "record_bytes", "least"),
+    [
+        (10, 80, 0.99),
+        (100, 400, 0.99),
+        (100, 80, 0.99),
+        # A thousand need a second until each has had its first turn.
+        (1_000, 80, 0.94),
+        (1_000, 400, 0.94),
+        (1_000, 4_000, 0.9),
+    ],
 )
-def test_full_partitions_of_few_keys_run_side_by_side(partitions: int, record_bytes: int, least: float) -> None:
-    each, most = 100_000 // record_bytes, 4_000_000 // record_bytes
-    seen = run([400_000 // partitions * 10] * partitions, each=each, most=most)
+@pytest.mark.parametrize("is_even", [True, False])
+def test_full_partitions_of_few_keys_run_side_by_side(
+    partitions: int, record_bytes: int, least: float, is_even: bool
+) -> None:
+    log_ends = [400_000 // (1 if is_even else rank) for rank in range(1, partitions + 1)]
+    seen = run(log_ends, each=answer_bytes(partitions) // record_bytes, most=4_000_000 // record_bytes)
     assert seen.filled >= least, seen
-    assert seen.most_buffered <= 20_000 + partitions, seen
+    assert seen.most_buffered <= default_bound(partitions) + partitions, seen
+
+
+def test_the_default_bound_follows_the_partitions() -> None:
+    """An equal part of it is at least 200 records, up to a thousand partitions."""
+    assert [default_bound(count) for count in (0, 1, 50, 51, 1_000, 9_000)] == [
+        20_000,
+        20_000,
+        20_000,
+        20_400,
+        400_000,
+        400_000,
+    ]
+
+
+def test_what_an_answer_brings_of_each_partition_follows_their_number() -> None:
+    assert [answer_bytes(count) for count in (0, 1, 20, 100, 1_000)] == [100_000, 100_000, 100_000, 20_000, 10_000]
+    assert fetch_bytes(1_000, {FETCH_BYTES: 5}) == fetch_bytes(1_000, {"fetch.message.max.bytes": 5}) == {}
+
+
+def answer_bytes(partitions: int) -> int:
+    """What an answer brings of each, by default."""
+    return int((CONSUMER_DEFAULTS | fetch_bytes(partitions, {}))[FETCH_BYTES])
 
 
 @pytest.mark.parametrize("partitions", [10, 100])
@@ -35,7 +70,7 @@ def test_a_newcomer_waits_for_nobody_s_backlog(partitions: int) -> None:
 def test_no_partition_with_records_starves(log_ends: list[int], each: int) -> None:
     seen = run(log_ends, each=each, seconds=1.5)
     assert seen.starved == 0, seen
-    assert seen.most_buffered <= 20_000 + len(log_ends), seen
+    assert seen.most_buffered <= default_bound(len(log_ends)) + len(log_ends), seen
 
 
 @given(
