@@ -58,6 +58,7 @@ def main(servers: str, file: str, seed: str) -> None:
                 ended.wait(max(0.001, due - now))
                 continue
             out.write(f"{int(now * 1e9)} {amount}\n")
+            client.end(number, has_run=True)
             number, amount = number + 1, random.randint(1, LARGEST) if random.random() < 0.1 else random.randint(1, 10)
 
 

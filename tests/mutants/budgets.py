@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mutants import Mutant
-from mutants.faults import always, answer, instead, never, value_of
+from mutants.faults import always, answer, argument, instead, never, value_of
 
 if TYPE_CHECKING:
     from mutants.faults import Fault
@@ -123,6 +123,33 @@ MUTANTS = [
         "Purse._grant_share",
         never("_has_cap"),
         f"{PURSE}::test_without_a_broker_money_waits",
+    ),
+    _mutant(
+        "what ran is spent once more",
+        "Purse.end",
+        never("has_run"),
+        f"{PURSE}::test_what_ran_is_spent",
+    ),
+    Mutant(
+        "option: budget",
+        "what expired keeps what it spent",
+        "spending:_has_run",
+        answer("True"),
+        f"{ENGINE}::test_what_was_not_run_has_spent_nothing",
+    ),
+    Mutant(
+        "option: budget",
+        "what workers give back keeps what it spent",
+        "Spending.withdrawn",
+        argument("end", "has_run", "True"),
+        f"{ENGINE}::test_what_workers_give_back_has_spent_nothing",
+    ),
+    Mutant(
+        "option: budget",
+        "the cost is asked for at each wake",
+        "Spending.starts",
+        always("cost"),
+        f"{ENGINE}::test_what_a_record_costs_is_asked_for_once_however_long_it_waits_and_whatever_fails",
     ),
     Mutant(
         "option: budget",

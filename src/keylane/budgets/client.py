@@ -140,12 +140,17 @@ class BudgetClient:
         return self._purse.due()
 
     def spend(self, who: Hashable, amounts: Mapping[str, int], now: float) -> float | None:
-        """Spend it: None; or when to come again. `who` lacks it until then: of those that lack something the first
-        comes first."""
+        """Spend it: None, and `end` says when what it is for has ended; or when to come again. `who` lacks it until
+        then: of those that lack something the first comes first."""
         with self._lock:
             later = self._purse.spend(who, amounts, now)
             self._write_ask(now)
             return later
+
+    def end(self, who: Hashable, *, has_run: bool) -> None:
+        """What `who` spent for has ended; where it has not run, what it spent is spent by others, or given back."""
+        with self._lock:
+            self._purse.end(who, has_run=has_run)
 
     def settle(self, amounts: Mapping[str, int]) -> None:
         """So much more was spent than asked for."""

@@ -60,7 +60,7 @@ class GiveBack(NamedTuple):
     amounts: Amounts
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Grant:
     seq: int
     left: Amounts
@@ -99,6 +99,8 @@ class Purse:
         self._ask_at = 0.0
         self._is_modest = False
         """Whether it is asked for the first one alone: more is left of no day."""
+        self._paid: dict[Hashable, list[tuple[_Grant, str, int]]] = {}
+        """What each that has not ended has spent of which grant."""
         self._windows: deque[tuple[float, Amounts]] = deque()
         """What was spent, by second."""
         self._last_cost: Amounts = {}
@@ -141,7 +143,7 @@ class Purse:
         kept = {} if first is None or first[0] == who else first[1]
         left = self._left(now)
         if all(left.get(unit, 0) >= amount + kept.get(unit, 0) for unit, amount in amounts.items() if amount):
-            self._take(amounts, now)
+            self._paid[who] = self._take(amounts, now)
             if first is not None and first[0] == who:
                 self._first = None
             return None
@@ -159,12 +161,12 @@ class Purse:
                     left[unit] = left.get(unit, 0) + amount
         return left
 
-    def _take(self, amounts: Mapping[str, int], now: float) -> None:
+    def _take(self, amounts: Mapping[str, int], now: float) -> list[tuple[_Grant, str, int]]:
         if not self._windows or now >= self._windows[-1][0] + 1:
             self._windows.append((now, {}))
             while self._windows[0][0] < now - SHARE_S:
                 self._windows.popleft()
-        spent = self._windows[-1][1]
+        spent, parts = self._windows[-1][1], []
         for unit, amount in amounts.items():
             spent[unit] = spent.get(unit, 0) + amount
             lacking = amount
@@ -174,7 +176,19 @@ class Purse:
                     grant.left[unit] = grant.left.get(unit, 0) - part
                     if grant.seq < 0:  # nobody has granted it
                         self.owe({unit: part})
+                    elif part:
+                        parts.append((grant, unit, part))
                     lacking -= part
+        return parts
+
+    def end(self, who: Hashable, *, has_run: bool) -> None:
+        """What it spent for has ended. Where it has not run, what it spent may be spent while its lease runs."""
+        parts = self._paid.pop(who, ())
+        for grant, unit, part in () if has_run else parts:
+            grant.left[unit] = grant.left.get(unit, 0) + part
+            if grant not in self._grants:
+                self._grants.appendleft(grant)
+            self._blocked_to = 0.0
 
     def _forget_ended(self, now: float) -> None:
         self._grants = deque(one for one in self._grants if now < one.until_s and any(one.left.values()))
@@ -282,6 +296,7 @@ class Purse:
     def void(self) -> None:
         """All that was granted is not to be spent: the service wants to be left alone."""
         self._grants.clear()
+        self._paid.clear()
 
     # --- without a broker ---
 

@@ -77,9 +77,11 @@ class Taking:
         while (wait_s := self._wait_s()) is not None:  # noqa: ASYNC110 - a time is waited for, which nobody tells
             await asyncio.sleep(wait_s)
 
-    def __exit__(self, *raised: type[BaseException] | BaseException | TracebackType | None) -> None: ...
+    def __exit__(self, *raised: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._spends.end(self, has_run=True)
 
-    async def __aexit__(self, *raised: type[BaseException] | BaseException | TracebackType | None) -> None: ...
+    async def __aexit__(self, *raised: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._spends.end(self, has_run=True)
 
 
 def budgeted(handler: Callable[..., Any], spends: Spends, cost: Cost, *, of_batches: bool) -> Callable[..., Any]:

@@ -270,7 +270,7 @@ class FlowCore:
             if passed is not calls:
                 calls, items = passed, sum(map(len, passed))
         if looks:
-            calls = [one for one in calls if self._starts(one.item_at(0), now)]
+            calls = [one for one in calls if self._starts(one.only_item(), now)]
             items = len(calls)
         for one in calls:
             self._out[one] = None
@@ -367,7 +367,7 @@ class FlowCore:
         """Workers report calls and batches back, with what each item came to."""
         through: dict[Source, tuple[list[tuple[range, Sequence[Carried]]], list[int], list[Carried]]] = {}
         calls = items = 0
-        for unit in units if self._breakers is None else self._breakers.heard(units, now):
+        for unit in self._heard(units, now):
             del self._out[unit]
             calls += 1
             if isinstance(unit, Batch):
@@ -401,10 +401,18 @@ class FlowCore:
             if others:
                 self._through(source, others, payloads)
 
+    def _heard(self, units: Iterable[Unit], now: float) -> Iterable[Unit]:
+        """The same, once breakers and budget have learned from them."""
+        if self._spending is not None:
+            units = self._spending.heard(units)
+        return units if self._breakers is None else self._breakers.heard(units, now)
+
     def withdrawn(self, units: Iterable[Unit]) -> None:
         """Workers gave back what had not begun."""
         for unit in units:
             del self._out[unit]
+            if self._spending is not None:
+                self._spending.withdrawn(unit)
             self._reported(len(unit), 1)
             if isinstance(unit, Batch):
                 for item in reversed(unit.items):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from keylane.flow.admission import Ready, shards_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from keylane.errors import UsageError
     from keylane.flow.admission import Payload, Shards
@@ -33,7 +33,19 @@ Carried: TypeAlias = Any
 class Item:
     """One that has been handed over and is not simply through: it failed, waits, or is held by its owner."""
 
-    __slots__ = ("attempt", "chain", "first_s", "number", "outcome", "payload", "since", "source", "throttled", "void")
+    __slots__ = (
+        "attempt",
+        "chain",
+        "cost",
+        "first_s",
+        "number",
+        "outcome",
+        "payload",
+        "since",
+        "source",
+        "throttled",
+        "void",
+    )
 
     def __init__(self, source: Source, number: int, payload: Carried, since: float = 0.0) -> None:
         self.source = source
@@ -47,6 +59,8 @@ class Item:
         """How many attempts in a row were throttled, the last ones."""
         self.first_s: float | None = None
         """When the first attempt was handed over; set when that fails."""
+        self.cost: Mapping[str, int] | None = None
+        """What an attempt costs of a budget, once that was asked for."""
         self.chain: Chain | None = None
         """Set while others of its shard are in the same batch."""
         self.outcome: Outcome = None
@@ -136,7 +150,7 @@ class Call:
         self.since = since
         """When it was handed over."""
         self.item = item
-        """Of one that was handed over before, which goes alone."""
+        """Of one that goes alone: it was handed over before, or looked at."""
         self.ordered = ordered
         self.outcomes = ALL_WELL
         """By index, what did not simply end well; written by the worker."""
@@ -201,6 +215,12 @@ class Call:
     def item_at(self, index: int) -> Item:
         """The one at this index, as it is from now on."""
         return self.item or Item(self.source, self.numbers[index], self.payloads[index], self.since)
+
+    def only_item(self) -> Item:
+        """Of a call of one: it is the same one whenever it is asked for."""
+        assert len(self.numbers) == 1, self.numbers
+        self.item = self.item_at(0)
+        return self.item
 
     def __len__(self) -> int:
         return len(self.numbers)

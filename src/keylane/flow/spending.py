@@ -1,7 +1,7 @@
 """`Spending`: what a flow's items cost of a budget that others spend, too.
 
 The idea: an item starts once the budget has let it. Until then nothing else starts either, but for what is beyond its
-cost: so a large one has its turn.
+cost: so a large one has its turn. What an item costs is asked for once, however long it waits.
 
 Pure: time is passed in. Thread safety: none; its owner is the flow's.
 """
@@ -11,11 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from keylane.errors import UsageError
+from keylane.flow.items import Batch
+from keylane.flow.outcomes import Failure, NotRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
-    from keylane.flow.items import Carried, Item
+    from keylane.flow.items import Carried, Item, Unit
+    from keylane.flow.outcomes import Outcome
 
 
 class Spends(Protocol):
@@ -29,6 +32,9 @@ class Spends(Protocol):
 
     def spend(self, who: Hashable, amounts: Mapping[str, int], now: float) -> float | None:
         """Spend it: None; or when to come again."""
+
+    def end(self, who: Hashable, *, has_run: bool) -> None:
+        """What it spent for has ended; where it has not run, others have what it spent."""
 
     def settle(self, amounts: Mapping[str, int]) -> None:
         """So much more was spent than asked for."""
@@ -56,12 +62,32 @@ class Spending:
 
     def starts(self, item: Item, now: float) -> float | UsageError | None:
         """Whether it may start, and has spent its cost: None; else when to come again, or why it never may."""
-        try:
-            amounts = self._amounts(self._view(item.payload))
-        except UsageError as error:
-            return error
-        return self._budget.spend((item.source, item.number), amounts, now)
+        if item.cost is None:
+            try:
+                item.cost = self._amounts(self._view(item.payload))
+            except UsageError as error:
+                return error
+        return self._budget.spend((item.source, item.number), item.cost, now)
+
+    def heard(self, units: Iterable[Unit]) -> Iterator[Unit]:
+        """Workers report these: what was too late, or not begun, has spent nothing."""
+        for unit in units:
+            if isinstance(unit, Batch):
+                for item in unit.items:
+                    self._budget.end((item.source, item.number), has_run=_has_run(item.outcome))
+            else:
+                self._budget.end((unit.source, unit.numbers[0]), has_run=_has_run(unit.outcomes.get(0)))
+            yield unit
+
+    def withdrawn(self, unit: Unit) -> None:
+        """Workers gave it back."""
+        for item in unit.items if isinstance(unit, Batch) else (unit.only_item(),):
+            self._budget.end((item.source, item.number), has_run=False)
 
     def cool_down(self, retry_after_ms: int, since: float) -> None:
         """A call that was handed over at `since` was throttled: all who share the budget wait."""
         self._budget.cool_down(retry_after_ms, since)
+
+
+def _has_run(outcome: Outcome) -> bool:
+    return not (isinstance(outcome, NotRun) or (isinstance(outcome, Failure) and outcome.is_expiry))

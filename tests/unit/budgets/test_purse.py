@@ -177,6 +177,50 @@ def test_a_cool_down_takes_what_was_granted() -> None:
     assert purse.spend("a", some(100), 0.1) is not None
 
 
+def test_what_was_not_run_may_be_spent_while_its_lease_runs_and_is_given_back() -> None:
+    purse = Purse(TOKENS, 0)
+    purse.spend("a", some(100), 0)
+    granted(purse, 0)
+    assert purse.spend("a", some(100), 0.1) is None
+    assert purse.give_back(1.5) == []
+    purse.end("a", has_run=False)
+    assert purse.spend("b", some(100), 1.5) is None
+    purse.end("b", has_run=False)
+    purse.end("b", has_run=False)
+    assert purse.give_back(1.6) == [GiveBack(SEQ, some(100))]
+    assert purse.spend("b", some(100), 1.6) is not None
+
+
+def test_what_was_not_run_is_neither_spent_nor_given_back_behind_its_lease() -> None:
+    purse = Purse(TOKENS, 0)
+    purse.spend("a", some(100), 0)
+    granted(purse, 0)
+    purse.spend("a", some(100), 0.1)
+    purse.end("a", has_run=False)
+    assert purse.give_back(2.1, all_of_it=True) == []
+    assert purse.spend("b", some(100), 2.1) is not None
+
+
+def test_what_ran_is_spent() -> None:
+    purse = Purse(TOKENS, 0)
+    purse.spend("a", some(100), 0)
+    granted(purse, 0)
+    purse.spend("a", some(100), 0.1)
+    purse.end("a", has_run=True)
+    assert purse.spend("b", some(100), 0.2) is not None
+    assert purse.give_back(0.2, all_of_it=True) == []
+
+
+def test_what_was_not_run_is_not_spent_in_a_cool_down() -> None:
+    purse = Purse(TOKENS, 0)
+    purse.spend("a", some(100), 0)
+    granted(purse, 0)
+    purse.spend("a", some(100), 0.1)
+    purse.void()
+    purse.end("a", has_run=False)
+    assert purse.spend("b", some(100), 0.2) is not None
+
+
 def test_room_is_about_what_the_last_cost_leaves() -> None:
     purse = Purse(TOKENS, 0)
     assert 1 <= purse.room(0) <= UNLIMITED

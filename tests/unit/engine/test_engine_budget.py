@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,10 +13,11 @@ import keylane as kl
 from keylane.budgets.entries import limit_of
 from keylane.budgets.purse import Purse
 from keylane.consumer.budgeted import CallBudget, budgeted
+from keylane.errors import ExpiredError
 from keylane.offsets import OffsetMap
 from keylane.records import PlainMessage
 from kit.driven import Driven
-from kit.seam import Raised
+from kit.seam import NotRun, Raised
 from kit.simulated_budget import SimulatedBudget, most_in_any
 
 if TYPE_CHECKING:
@@ -52,6 +54,9 @@ class Shared:
         if (asked := self.purse.ask(seq, now)) is not None:
             self.purse.answered(seq, self.world.ask("m", asked, seq), now)
         return later
+
+    def end(self, who: Hashable, *, has_run: bool) -> None:
+        self.purse.end(who, has_run=has_run)
 
     def settle(self, amounts: Mapping[str, int]) -> None:
         self.settled.append(amounts)
@@ -158,6 +163,55 @@ def test_a_record_whose_cost_cannot_be_is_given_up_and_others_go_on(of: Any, pro
     assert len(run(one, 3)) == 2
     assert one.engine.snapshot(one.now).skipped == 1
     assert any(re.search(problem, line) for line in caplog.messages)
+
+
+def test_what_a_record_costs_is_asked_for_once_however_long_it_waits_and_whatever_fails() -> None:
+    asked: Counter[bytes] = Counter()
+
+    def counted(record: kl.Record) -> dict[str, int]:
+        asked[record.value or b""] += 1
+        return {"tokens": 290}
+
+    one = driven(counted, on_exhausted=kl.Skip())
+    load(one, [1, 2, 3])
+    failed, now, ended = set(), 0.0, 0
+    while ended < 3:
+        one.now = now = now + 0.01
+        for item in one.turn():
+            is_first = item.offset not in failed
+            failed.add(item.offset)
+            one.end(item, Raised(ValueError("try again")) if is_first else None)
+            ended += not is_first
+    assert asked == {b"1": 1, b"2": 1, b"3": 1}
+    assert now > 6 * 290 / 600 - 1, "each attempt has spent, and each waited"
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("outcome", [Raised(ExpiredError("too late")), NotRun()])
+def test_what_was_not_run_has_spent_nothing(outcome: Any, batch: int) -> None:
+    """Two more start in the time that the rate takes for one."""
+    one = driven(on_exhausted=kl.Skip(), batch=kl.Batch(batch) if batch > 1 else None)
+    load(one, [300] * 3)
+    (first,) = began_within(one, 2)
+    if batch > 1:
+        one.engine.batches_ended([[(first, outcome)]], one.now)
+        one.running.remove(first)
+    else:
+        one.end(first, outcome)
+    until, began = one.now + 0.6, 0
+    while one.now < until:
+        began += len(one.turn())
+        one.now += 0.01
+    assert began == 2
+
+
+def test_what_workers_give_back_has_spent_nothing() -> None:
+    one = driven()
+    load(one, [300])
+    (first,) = began_within(one, 2)
+    one.running.remove(first)
+    one.engine.withdrawn([[first]])
+    assert began_within(one, 0.1)
 
 
 def test_nothing_is_looked_at_again_and_again_while_it_waits() -> None:
