@@ -254,16 +254,20 @@ class GroupMember:
         if not member_id:
             yield
             return
-        leaving = threading.Timer(JOINING_S, self._take_out, [member_id])
+        is_asked = threading.Event()
+        leaving = threading.Timer(JOINING_S, self._take_out, [member_id, is_asked])
         leaving.name, leaving.daemon = f"{self._thread.name}-leave", True
         leaving.start()
         try:
             yield
         finally:
             leaving.cancel()
+            if not is_asked.is_set():
+                leaving.join()
 
-    def _take_out(self, member_id: str) -> None:
+    def _take_out(self, member_id: str, is_asked: threading.Event) -> None:
         """On a thread of its own: brokers that do not answer are waited for."""
+        is_asked.set()
         try:
             take_out(for_groups(self._pipeline.kafka), self._pipeline.group_id, member_id)
             self._is_taken_out = True

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from queue import Empty, SimpleQueue
 from threading import Event
+from time import sleep
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
@@ -301,6 +303,20 @@ def test_a_member_that_joins_while_it_closes_is_taken_out_of_its_group(
     world.member.close()
     assert taken_out == [("nowhere:1", "g", "keylane-1")]
     assert caplog.text == ""
+
+
+def test_a_member_that_need_not_be_taken_out_leaves_no_thread(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(threading.Timer):
+        """It has no turn for a while when it could end."""
+
+        def run(self) -> None:
+            super().run()
+            sleep(0.1)
+
+    monkeypatch.setattr("threading.Timer", Slow)
+    world.client.member_id = "keylane-1"
+    world.member.close()
+    assert not [one for one in threading.enumerate() if isinstance(one, Slow)]
 
 
 def test_a_member_that_cannot_be_taken_out_says_why(
