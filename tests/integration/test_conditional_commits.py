@@ -117,7 +117,7 @@ def test_groups_of_other_nodes_are_waited_for(tmp_path: Path) -> None:
         with ConditionalCommits(own.bootstrap, group) as commits:
             commits.commit({A: Change(None, 1)})
         with (
-            ConditionalCommits(own.bootstrap, "b", timeout_ms=250) as commits,
+            ConditionalCommits(own.bootstrap, "b", timeout_ms=2_000) as commits,
             pytest.raises(BrokerUnavailableError, match="has no coordinator at the moment"),
         ):
             commits.commit({A: Change(None, 1)})

@@ -224,8 +224,10 @@ def test_no_answer_in_time_is_a_failed_attempt(stage: Stage, service: Service) -
         return web.Response()
 
     service.answer = lambda request, before: hang() if request.path == "/3" and not before else web.Response()
-    snapshot = run(stage, service, {"timeout_ms": 300})
-    assert (snapshot.processed, snapshot.retried) == (RECORDS, 1)
+    snapshot = run(stage, service, {"timeout_ms": 300}, retries=kl.Retries(max_attempts=None, delay_ms=1))
+    assert snapshot.processed == RECORDS
+    assert snapshot.retried >= 1
+    assert service.asked["/3"] >= 2  # others come late, too, where the machine is busy
     service.answer = lambda *_: hang()
     stage.group += "-again"
     with pytest.raises(kl.HandlerError, match=r"HttpError: GET http://127.0.0.1:\d+/\d+: no answer within 50 ms"):
