@@ -164,15 +164,18 @@ def test_a_handler_that_takes_long_is_no_fault_until_the_stall_timeout(broker: E
         inside.set()
         ends.wait()
 
-    fill(broker.bootstrap_servers)
     options: dict[str, Any] = {"stall_timeout_ms": 3_000, "drain_timeout_ms": 60_000}
     try:
         with Watched(broker.bootstrap_servers, "g", handler, **options).running() as watched:
+            watched.joined()
+            stalls_at = time.monotonic() + 3.0  # or later: no handler has begun
+            fill(broker.bootstrap_servers)
             assert inside.wait(20)
-            begun = time.monotonic()
-            while time.monotonic() - begun < 2.0:
-                assert watched.ask("/healthz") == (200, "alive\n")
+            found = watched.ask("/healthz")
+            while time.monotonic() < stalls_at:
+                assert found == (200, "alive\n")
                 time.sleep(0.1)
+                found = watched.ask("/healthz")
             said = watched.until("/healthz", 503)
             assert "no handler has ended for 3 s" in said
             assert "orders-" in said

@@ -17,6 +17,7 @@ from keylane.kafka.bulk import BulkProducer
 from keylane.records import Output
 from kit.offset_client import LIBRARIES
 from kit.offset_servers import peers_of, ports_of
+from kit.processes import Stopwatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +84,7 @@ class Client:
 
 class Outcome(NamedTuple):
     longest_s: float
-    """The longest time without an acknowledged commit, of any client."""
+    """The longest time without an acknowledged commit, of any client; without what they waited for a processor."""
     clients: Sequence[Client]
 
 
@@ -138,7 +139,7 @@ def fail_over(
 def _follow(clients: Sequence[Client], strike: Callable[[], object]) -> float:
     """Read what clients tell, and strike when all have begun; the longest that one was silent from then on."""
     deadline = time.monotonic() + GIVEN_UP_S
-    heard = dict.fromkeys(clients, 0.0)
+    heard: dict[Client, Stopwatch] = {}
     longest_s, has_struck = 0.0, False
     with selectors.DefaultSelector() as selector:
         for one in clients:
@@ -152,13 +153,12 @@ def _follow(clients: Sequence[Client], strike: Callable[[], object]) -> float:
                     selector.unregister(key.fileobj)
                     left.discard(client)
                     continue
-                now = time.monotonic()
                 if has_struck:
-                    longest_s = max(longest_s, now - heard[client])
-                heard[client] = now
+                    longest_s = max(longest_s, heard[client].took_s())
+                heard[client] = Stopwatch()
             if not has_struck and all(one.commits >= FIRST_COMMITS for one in clients):
                 strike()
                 has_struck = True
-                heard = dict.fromkeys(clients, time.monotonic())
+                heard = dict.fromkeys(clients, Stopwatch())
     assert has_struck, "everything was committed before the strike"
     return longest_s
