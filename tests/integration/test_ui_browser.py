@@ -635,10 +635,11 @@ def test_a_thousand_partitions_and_a_hundred_members_stay_quick(page: Page, serv
         client = page.context.new_cdp_session(page)
         client.send("Performance.enable", {"timeDomain": "threadTicks"})
         before, began = scripting_s(client), time.monotonic()
-        first = rows(page, "Partitions").nth(0).inner_text()
+        row = rows(page, "Partitions").nth(0)
+        first = row.inner_text()
         page.wait_for_timeout(6_000)
+        until(lambda: row.inner_text() != first, "it changes")
         share_ms = 1000 * (scripting_s(client) - before) / (time.monotonic() - began)
-        assert rows(page, "Partitions").nth(0).inner_text() != first, "it changes"
         print(f"{share_ms:.0f} ms of scripting a second")  # noqa: T201
         assert share_ms < SCRIPTING_MS
     finally:
