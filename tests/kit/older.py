@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 COMMIT = "ac175ed"
 """Of this repository: what wrote them, by `tests/fixtures/write.py`."""
+SOURCE = "e9e2c20"
+"""The commit whose code is kept (docs/adr/0082): the first with offset servers for members of each protocol."""
 TIMEOUT_S = 30
 DYNAMIC_TOPIC_CONFIG = 1
 """Kafka's number for a topic's own setting."""
@@ -34,6 +36,12 @@ def unpack(name: str, folder: Path) -> Path:
     """A folder of the fixture, below `folder`."""
     archives.unpack(FIXTURES / COMMIT / f"{name}.tar.gz", folder)
     return folder / name
+
+
+def unpack_source(folder: Path) -> Path:
+    """The code of `SOURCE`, without demo and Spark, below `folder`; the path to import it from."""
+    archives.unpack(FIXTURES / SOURCE / "source.tar.xz", folder / SOURCE)
+    return folder / SOURCE / "src"
 
 
 def written() -> dict[str, Any]:
