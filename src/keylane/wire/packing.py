@@ -41,10 +41,18 @@ _LZ4_DEFAULT = 9
 """Kafka's level that stands for the fast compressor; the others are LZ4 HC's."""
 _LZ4_HC_MOST = 12
 _LZ4_VERSION, _LZ4_VERSION_MASK = 0x40, 0xC0
-_LZ4_INDEPENDENT, _LZ4_BLOCK_SUMS, _LZ4_SIZE, _LZ4_DICTIONARY = 0x20, 0x10, 0x08, 0x01
+_LZ4_INDEPENDENT, _LZ4_BLOCK_SUMS, _LZ4_SIZE, _LZ4_SUM, _LZ4_DICTIONARY = 0x20, 0x10, 0x08, 0x04, 0x01
 """Flags of a frame."""
 _LZ4_BLOCKS = {4: 64 * 1024, 5: 256 * 1024, 6: 1024 * 1024, 7: 4 * 1024 * 1024}
 """What a block unpacks to at most, by what the frame's header calls it."""
+
+
+_ZSTD_LONGEST_HEADER = 18
+"""With its magic number."""
+_ZSTD_SKIPPED, _ZSTD_SKIPPED_FIRST = bytes.fromhex("2a4d18"), 5
+"""The magic number of a frame that is passed over is 0x184D2A50 to 0x184D2A5F, low byte first."""
+_ZSTD_REPEATED = 1
+"""A block of one byte, as often as its size says."""
 
 
 def snappy(data: bytes) -> bytes:
@@ -89,12 +97,29 @@ def unpack_gzip(data: bytes) -> Iterator[bytes]:
 
 
 def unpack_zstd(data: bytes) -> Iterator[bytes]:
-    """Frames behind one another."""
+    """Frames behind one another, block by block (RFC 8878): the library's readers end where the bytes do, and do not
+    say whether a frame does. A block unpacks to 128 KiB at most."""
     import zstandard
 
-    reader = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)
-    while piece := reader.read(PIECE_BYTES):
-        yield piece
+    at = 0
+    while not at or at < len(data):
+        head = data[at : at + _ZSTD_LONGEST_HEADER]
+        if head[1:4] == _ZSTD_SKIPPED and head[0] >> 4 == _ZSTD_SKIPPED_FIRST:
+            at += 8 + int.from_bytes(head[4:8], "little")
+            if len(head) < 8 or at > len(data):
+                raise ValueError("a frame is cut short")
+            continue
+        checksum_size = 4 if zstandard.get_frame_parameters(head).has_checksum else 0
+        end = at + zstandard.frame_header_size(head)
+        unpacker = zstandard.ZstdDecompressor().decompressobj()
+        while not unpacker.eof:
+            block = int.from_bytes(data[end : end + 3], "little")
+            is_last, kind, size = block & 1, block >> 1 & 3, block >> 3
+            end += 3 + (1 if kind == _ZSTD_REPEATED else size) + (checksum_size if is_last else 0)
+            if end > len(data):
+                raise ValueError("a frame is cut short")
+            yield unpacker.decompress(data[at:end])
+            at = end
 
 
 def unpack_snappy(data: bytes, limit: int) -> Iterator[bytes]:
@@ -131,7 +156,7 @@ def _snappy_blocks(data: bytes) -> Iterator[bytes]:
 def unpack_lz4(data: bytes) -> Iterator[bytes]:
     """A frame of independent blocks: Java reads no others. Its checksums are not looked at, since a record batch has
     one of its own."""
-    at, most, sum_size = _lz4_header(data)
+    at, most, sum_size, end_size = _lz4_header(data)
     out = bytearray(most)
     while (size := int.from_bytes(data[at : at + 4], "little")) or at + 4 > len(data):
         at += 4
@@ -143,10 +168,12 @@ def unpack_lz4(data: bytes) -> Iterator[bytes]:
             yield block
         else:
             yield bytes(memoryview(out)[: cramjam.lz4.decompress_block_into(block, out)])
+    if at + end_size > len(data):
+        raise ValueError("a frame is cut short")
 
 
-def _lz4_header(data: bytes) -> tuple[int, int, int]:
-    """Where its blocks begin, what one unpacks to at most, and how many bytes follow each."""
+def _lz4_header(data: bytes) -> tuple[int, int, int, int]:
+    """Where its blocks begin, what one unpacks to at most, how many bytes follow each, and how many the last."""
     if not data.startswith(_LZ4_MAGIC) or len(data) < len(_LZ4_HEADER):
         raise ValueError("no frame")
     flags, descriptor = data[len(_LZ4_MAGIC) : len(_LZ4_MAGIC) + 2]
@@ -156,4 +183,4 @@ def _lz4_header(data: bytes) -> tuple[int, int, int]:
     if not flags & _LZ4_INDEPENDENT:
         raise ValueError("a frame whose blocks depend on one another, which Java does not read")
     at = len(_LZ4_HEADER) + (8 if flags & _LZ4_SIZE else 0)
-    return at, most, 4 if flags & _LZ4_BLOCK_SUMS else 0
+    return at, most, 4 if flags & _LZ4_BLOCK_SUMS else 0, 8 if flags & _LZ4_SUM else 4

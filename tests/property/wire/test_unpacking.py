@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cramjam
 import pyarrow as pa
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.wire.batches import CODECS, BatchError, compress, unpacked
 from keylane.wire.packing import lz4, snappy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LIMIT = 10_000_000
 NUMBERS = {name: number for number, name in CODECS.items()}
@@ -40,6 +45,35 @@ def unpack(codec: str, data: bytes, limit: int = LIMIT) -> bytes:
 def test_what_was_packed_is_unpacked(data: bytes) -> None:
     for codec in PACKED:
         assert unpack(codec, packed(codec, data)) == data
+
+
+@given(pieces, st.data())
+def test_what_is_cut_short_is_refused(data: bytes, draw: st.DataObject) -> None:
+    """Wherever, also where what is left unpacks to all records."""
+    for codec in PACKED:
+        whole = packed(codec, data)
+        end = draw.draw(st.integers(0, len(whole) - 1) | st.integers(max(0, len(whole) - 5), len(whole) - 1))
+        with pytest.raises(BatchError, match=f"{codec} records cannot be unpacked"):
+            unpack(codec, whole[:end])
+
+
+@given(pieces, pieces, st.booleans())
+def test_zstd_frames_behind_one_another(first: bytes, second: bytes, has_checksum: bool) -> None:
+    """Without their length, with a block that was flushed, and frames to be passed over in between."""
+    frames = b"".join(zstandard_frames(first, second, has_checksum=has_checksum))
+    assert unpack("zstd", frames) == first + second
+    for cut in (1, 5):
+        with pytest.raises(BatchError, match="zstd records cannot be unpacked: a frame is cut short"):
+            unpack("zstd", frames[:-cut])
+
+
+def zstandard_frames(first: bytes, second: bytes, *, has_checksum: bool) -> Iterator[bytes]:
+    skipped = bytes.fromhex("542a4d18 03000000") + b"any"
+    yield skipped
+    for data in (first, second):
+        packer = zstandard.ZstdCompressor(write_checksum=has_checksum).compressobj()
+        yield packer.compress(data) + packer.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK) + packer.flush()
+        yield skipped
 
 
 @given(pieces.map(lambda data: data * 9), st.none() | st.integers(1, 17))
