@@ -475,7 +475,8 @@ class ParallelConsumer:
 
         pipeline = self._pipeline
         topics = StepTopics(pipeline.kafka, pipeline.group_id, steps.topic)
-        kept = KeptSteps(pipeline, topics, lambda: self._loop is None or monotonic() < self._loop.lease.until)
+        has_lease = lambda: self._loop is None or monotonic() < self._loop.lease.until  # noqa: E731
+        kept = KeptSteps(pipeline, topics, has_lease, consumer.fail)
         consumer.check_starts(kept.check, lambda _: None)
         return kept
 

@@ -15,6 +15,7 @@ import pytest
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
+from keylane.errors import InternalError
 from keylane.kafka.admin import Admin
 from kit.stage import Stage
 
@@ -242,3 +243,10 @@ def test_the_page_shows_the_example_which_runs(broker: BrokerProcess, tmp_path: 
         consumer.run()
     billed = [json.loads(one.value or b"") for one in orders.read("orders.billed")]
     assert len({invoice for _, invoice in billed}) == RECORDS
+
+
+def test_a_defect_in_the_log_of_steps_ends_the_pipeline_by_name(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keylane.delivery.steps.log.StepLog.keep", lambda *_: 1 // 0)
+    with pytest.raises(InternalError, match=f"steps of group '{stage.group}' are not kept any more: ZeroDivisionError"):
+        run(stage, lambda _, context: context.step(str, name="ask"))
+    assert all(found.base == 0 for found in stage.committed().values()), "nothing of it is complete"

@@ -24,13 +24,14 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from keylane.delivery.checksums import checksum
 from keylane.delivery.steps.formats import MAX_TEXT_BYTES, OVERHEAD_BYTES, RecordIdentity, Step
 from keylane.delivery.steps.log import Lost, StepLog
 from keylane.delivery.steps.table import StepTable
-from keylane.errors import PeerError, StepLostError, UsageError
+from keylane.errors import InternalError, PeerError, StepLostError, UsageError
+from keylane.foreign_errors import line_of
 from keylane.options import is_coroutine_function
 from keylane.pipeline import RebalanceListener
 from keylane.telling import kind_of, logger_of
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from keylane.records import Context, Record
 
 logger = logger_of("keylane.delivery")
+T = TypeVar("T")
 
 PIECE_BYTES = 500_000
 """Of an answer, in one batch."""
@@ -77,8 +79,17 @@ class StepTopics(Protocol):
 class KeptSteps:
     """The pipeline to run, and what has to be done beside it. Thread safety: `check` is the group's thread's."""
 
-    def __init__(self, pipeline: Pipeline, topics: StepTopics, has_lease: Callable[[], bool]) -> None:
-        """`has_lease`: whether the group was heard of lately, so that no other member has this one's partitions."""
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        topics: StepTopics,
+        has_lease: Callable[[], bool],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """`has_lease`: whether the group was heard of lately, so that no other member has this one's partitions.
+        `fail` ends the run; any thread may call it."""
+        self._fail = fail
+        self._answers = Answers()
         self._group = pipeline.group_id
         self._topics = topics
         self._has_lease = has_lease
@@ -123,7 +134,7 @@ class KeptSteps:
         piece_bytes = min(PIECE_BYTES, self._topics.max_batch_bytes(start.topic) - OVERHEAD_BYTES)
         connect = partial(self._topics.connect, name, self._calls.put)
         log = StepLog(connect, table, self._owner, lambda: int(time.time() * 1000), piece_bytes)
-        return PartitionSteps(topic_id, log, self._put)
+        return PartitionSteps(topic_id, log, self._put, self._answers)
 
     def close(self) -> None:
         """The run is over: nothing more is kept."""
@@ -174,10 +185,12 @@ class KeptSteps:
 
     def _trim(self) -> None:
         while not self._is_closing.wait(TRIM_EVERY_S):
-            offsets: Future[dict[TopicPartition, int]] = _running()
-            self._put(lambda offsets=offsets: offsets.set_result(self._useless()))  # type: ignore[misc]
+            offsets: Future[dict[TopicPartition, int]] = self._answers.begin()
+            self._put(lambda offsets=offsets: self._answers.give(offsets, self._useless()))  # type: ignore[misc]
             try:
                 self._topics.delete_below(offsets.result())
+            except StepLostError:  # which ends the run
+                return
             except PeerError as error:
                 logger.warning("steps of complete records are not deleted now: %s", error)
 
@@ -191,7 +204,7 @@ class KeptSteps:
 
     def _serve(self) -> None:
         while (call := self._calls.get()) is not None:
-            call()
+            self._make(call)
         self._has_ended.set()
         self._make_calls()
 
@@ -199,7 +212,17 @@ class KeptSteps:
         with suppress(Empty):
             while True:
                 if (call := self._calls.get_nowait()) is not None:
-                    call()
+                    self._make(call)
+
+    def _make(self, call: Callable[[], None]) -> None:
+        """What it raises ends the run: what a log says after that is anybody's guess, so nobody waits for it."""
+        try:
+            call()
+        except Exception as error:
+            failure = InternalError(f"steps of group {self._group!r} are not kept any more: {line_of(error)}")
+            failure.__cause__ = error
+            self._answers.end(str(failure))
+            self._fail(failure)
 
     def _put(self, call: Callable[[], None]) -> None:
         self._calls.put(call)
@@ -207,11 +230,53 @@ class KeptSteps:
             self._make_calls()
 
 
+class Answers:
+    """Futures of all who wait for a log. Thread safety: any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: set[Future[Any]] = set()
+        self._reason = ""
+
+    def begin(self) -> Future[Any]:
+        """A future that nobody can cancel: what was asked is answered."""
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            if self._reason:
+                future.set_exception(StepLostError(self._reason))
+            else:
+                self._waiting.add(future)
+        return future
+
+    def give(self, future: Future[Any], value: Any) -> None:
+        """A value, or an exception to raise; nothing to who was told the reason before."""
+        with self._lock:
+            if future not in self._waiting:
+                return
+            self._waiting.remove(future)
+        if isinstance(value, StepLostError):
+            future.set_exception(value)
+        else:
+            future.set_result(value)
+
+    def end(self, reason: str) -> None:
+        """All who wait, and who ask from now on, are told the reason."""
+        with self._lock:
+            self._reason = reason
+            waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            future.set_exception(StepLostError(reason))
+
+
 class PartitionSteps:
     """What handlers ask about one partition, in one assignment. Thread safety: any thread."""
 
-    def __init__(self, topic_id: str, log: StepLog, put: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self, topic_id: str, log: StepLog, put: Callable[[Callable[[], None]], None], answers: Answers
+    ) -> None:
         """`put`: what is put there is called by the one thread that has the logs."""
+        self._answers = answers
         self.topic_id = topic_id
         self.log = log
         self._put = put
@@ -222,40 +287,30 @@ class PartitionSteps:
     def ask(self, step: Step) -> Future[bytes | None]:
         """What is kept of it. Raises `StepLostError`."""
         self.is_used = True
-        found: Future[bytes | None] = _running()
-
-        def told(lost: Lost | None) -> None:
-            if lost is None:
-                found.set_result(self.log.answer(step))
-            else:
-                found.set_exception(StepLostError(f"step {step.name!r}: {lost.reason}"))
-
-        self._put(lambda: self.log.open(told))
-        return found
+        return self._answered(step, self.log.open, lambda: self.log.answer(step))
 
     def keep(self, step: Step, answer: bytes) -> Future[None]:
         """Raises `StepLostError` where nobody will ever be given the answer."""
-        return self._done(step, lambda told: self.log.keep(step, answer, told))
+        return self._answered(step, lambda told: self.log.keep(step, answer, told), _nothing)
 
     def forget(self, step: Step) -> Future[None]:
         """Raises `StepLostError`."""
-        return self._done(step, lambda told: self.log.forget(step, told))
+        return self._answered(step, lambda told: self.log.forget(step, told), _nothing)
 
     def confirm(self, step: Step) -> Future[None]:
         """That this member is still the owner. Raises `StepLostError` where it is not."""
-        return self._done(step, self.log.confirm)
+        return self._answered(step, self.log.confirm, _nothing)
 
-    def _done(self, step: Step, ask: Callable[[Callable[[Lost | None], None]], None]) -> Future[None]:
-        done: Future[None] = _running()
+    def _answered(
+        self, step: Step, ask: Callable[[Callable[[Lost | None], None]], None], answer: Callable[[], T]
+    ) -> Future[T]:
+        found: Future[T] = self._answers.begin()
 
         def told(lost: Lost | None) -> None:
-            if lost is None:
-                done.set_result(None)
-            else:
-                done.set_exception(StepLostError(f"step {step.name!r}: {lost.reason}"))
+            self._answers.give(found, answer() if lost is None else StepLostError(f"step {step.name!r}: {lost.reason}"))
 
         self._put(lambda: ask(told))
-        return done
+        return found
 
 
 class RecordSteps:
@@ -409,11 +464,8 @@ class _Listener(RebalanceListener):
         self._listener.on_lost(partitions)
 
 
-def _running() -> Future[Any]:
-    """A future that nobody can cancel: what was asked is answered."""
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()
-    return future
+def _nothing() -> None:
+    """What there is to say of what was done."""
 
 
 def _ended(running: dict[Step, asyncio.Task[Any]], step: Step, task: asyncio.Task[Any]) -> None:

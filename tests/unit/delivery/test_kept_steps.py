@@ -10,7 +10,7 @@ import pytest
 import keylane as kl
 from keylane.consumer.start import Start
 from keylane.delivery.kept_steps import KeptSteps
-from keylane.errors import StepLostError
+from keylane.errors import InternalError, StepLostError
 from keylane.offsets import OffsetMap
 from keylane.records import PlainMessage
 from kit.stage import until
@@ -48,11 +48,17 @@ def handle(record: kl.Record, context: kl.Context) -> None:
 
 
 @pytest.fixture
-def kept() -> Iterator[KeptSteps]:
+def failures() -> list[BaseException]:
+    """What has ended the run."""
+    return []
+
+
+@pytest.fixture
+def kept(failures: list[BaseException]) -> Iterator[KeptSteps]:
     pipeline = kl.Pipeline(
         kafka={"bootstrap.servers": "nowhere:1", "group.id": "g"}, topics=["orders"], handler=handle, steps=kl.Steps()
     )
-    made = KeptSteps(pipeline, SilentTopics(), lambda: True)
+    made = KeptSteps(pipeline, SilentTopics(), lambda: True, failures.append)
     made.check([START])
     yield made
     made.close()
@@ -82,3 +88,22 @@ def test_a_step_of_a_partition_that_has_gone_is_lost_at_once(kept: KeptSteps) ->
     kept.close()
     with pytest.raises(StepLostError):
         kept.pipeline.handler(RECORD, kl.Context())  # type: ignore[call-arg]
+
+
+def test_what_a_log_raises_ends_the_run_by_name_and_nobody_waits(
+    kept: KeptSteps, failures: list[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = kept.steps_of(RECORD)
+    assert steps is not None
+    with ThreadPoolExecutor(1) as pool:
+        attempt = pool.submit(kept.pipeline.handler, RECORD, kl.Context())  # type: ignore[arg-type]
+        until(lambda: steps.is_used, "it waits")
+        monkeypatch.setattr(steps.log, "keep", lambda *_: 1 // 0)
+        reason = "steps of group 'g' are not kept any more: ZeroDivisionError"
+        assert reason in str(steps.keep(step_of(5), b"").exception(60)), "whose question it was"
+        with pytest.raises(StepLostError, match=reason):
+            attempt.result(60)
+    assert reason in str(steps.ask(step_of(4)).exception(60)), "one that comes later"
+    (failure,) = failures
+    assert isinstance(failure, InternalError)
+    assert str(failure).startswith(reason)
