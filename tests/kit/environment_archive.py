@@ -4,7 +4,6 @@ Without pip and without a network: the packages are those of this environment.
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,8 @@ import tarfile
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from packaging.requirements import Requirement
 
 import keylane
 
@@ -52,6 +53,6 @@ def _needed(names: Iterable[str]) -> set[str]:
         name = todo.pop().lower()
         if name not in found:
             found.add(name)
-            asked = [one for one in distribution(name).requires or () if ";" not in one]
-            todo += [re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in asked]
+            asked = map(Requirement, distribution(name).requires or ())
+            todo += [one.name for one in asked if one.marker is None or one.marker.evaluate({"extra": ""})]
     return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from keylane.options import is_coroutine_function, takes_context
 from keylane.telling import number_or_kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from keylane.options import Flow
     from keylane.records import Context, Record
@@ -39,42 +40,26 @@ def expiring(handler: Handler, flow: Flow) -> Handler:
     takes = takes_context(handler)
 
     def call(what: Seen, context: Context) -> Result:
-        before = context.deadline
-        context.limit(_deadline(_left_s(until_ms(what)), before))
-        try:
+        with _narrowed(context, _left_s(until_ms(what))):
             return handler(what, context) if takes else handler(what)
-        finally:
-            context.limit(before)
 
     async def call_async(what: Seen, context: Context) -> Result:
-        before = context.deadline
-        context.limit(_deadline(_left_s(until_ms(what)), before))
-        try:
+        with _narrowed(context, _left_s(until_ms(what))):
             return await (handler(what, context) if takes else handler(what))
-        finally:
-            context.limit(before)
 
     def call_batch(items: list[Seen], context: Context) -> Result:
         wanted, late, left_s = _told_apart(items, until_ms)
         if not wanted:
             return late
-        before = context.deadline
-        context.limit(_deadline(left_s, before))
-        try:
+        with _narrowed(context, left_s):
             return _merged(handler(wanted, context) if takes else handler(wanted), late)
-        finally:
-            context.limit(before)
 
     async def call_batch_async(items: list[Seen], context: Context) -> Result:
         wanted, late, left_s = _told_apart(items, until_ms)
         if not wanted:
             return late
-        before = context.deadline
-        context.limit(_deadline(left_s, before))
-        try:
+        with _narrowed(context, left_s):
             return _merged(await (handler(wanted, context) if takes else handler(wanted)), late)
-        finally:
-            context.limit(before)
 
     if is_coroutine_function(handler):
         return call_async if flow.batch is None else call_batch_async
@@ -116,6 +101,17 @@ def _left_s(at_ms: object) -> float | None:
     if left_ms <= 0:
         raise ExpiredError(f"its time was over {-left_ms:,.0f} ms before its turn came, so it was not started")
     return left_ms / 1000
+
+
+@contextmanager
+def _narrowed(context: Context, left_s: float | None) -> Iterator[None]:
+    """The call is to know that it has this long, and the next one of the same context is not."""
+    before = context.deadline
+    context.limit(_deadline(left_s, before))
+    try:
+        yield
+    finally:
+        context.limit(before)
 
 
 def _deadline(left_s: float | None, before: float | None) -> float | None:
