@@ -188,6 +188,7 @@ class CoreEngine:
         for unit in units:
             del self._running[unit]
             self._begun.pop(unit, None)
+            unit.took_s = now - unit.began
         self._core.calls_ended(list(units), now)
 
     def batches_ended(self, reports: Sequence[Sequence[tuple[Item, Outcome]]], now: float) -> None:

@@ -302,6 +302,9 @@ CALL_S = 0.002
 """How long a call of several items may keep a worker. It pays where the function is quicker than what a hand-over
 costs; with slower ones each item goes alone."""
 
+LEAST_S = 1e-9
+"""Calls are not counted as quicker than that."""
+
 ALONE = 25
 """So many times as long where workers are left over: a key's items then go one after another without a turn of the loop
 between them, and no other key waits for it."""
@@ -333,8 +336,11 @@ class HandOver:
         self._call_s = call_s
         self._ahead = 0
         self._calls_per_s = self._items_per_s = 0.0
+        self._items_a_call = 0.0
+        """How many run in a call's time, by how long calls took in their workers."""
         self._calls = 0
         self._items = 0
+        self._took_s = 0.0
         self._since = 0.0
         self._observed_s = FIRST_OBSERVED_S
         self._believed_s = 0.0
@@ -349,9 +355,11 @@ class HandOver:
         """So many places are kept by items whose calls are through."""
         self._withheld = places
 
-    def ended(self, items: int, calls: int) -> None:
+    def ended(self, items: int, calls: int, took_s: float) -> None:
+        """`took_s`: the times of the calls in their workers, all together."""
         self._items += items
         self._calls += calls
+        self._took_s += took_s
 
     def observe(self, now: float, calls: int) -> None:
         """All that ended before a turn is counted, and so many calls are out still: see how fast the workers are."""
@@ -363,8 +371,10 @@ class HandOver:
             self._calls_per_s = self._calls / elapsed
             self._ahead = int(min(self._calls_per_s * AHEAD_S, MAX_AHEAD * self._calls / max(self._items, 1)))
             self._items_per_s = self._items / elapsed
+            self._items_a_call = self._items * self._call_s / max(self._took_s, LEAST_S)
             self._believed_s = elapsed * BELIEVED
             self._items = self._calls = 0
+            self._took_s = 0.0
             self._since = now
             self._observed_s = min(OBSERVED_S, 2 * self._observed_s)
 
@@ -396,7 +406,7 @@ class HandOver:
         """How many items go in one call, beside so many that are out; and whether they follow one another in a shard
         (where they may), or are of different ones. `waiting` are the shards that have one ready, by source."""
         free, at_once = self.at_once - calls, max(1, self.at_once)
-        different = self._at_a_time(calls)
+        different = self._at_a_time()
         if different == 1 and free <= 0:
             return 1, False
         ready, enough = 0, max(different * at_once, free + 1, ENOUGH)
@@ -405,14 +415,14 @@ class HandOver:
             if ready >= enough:
                 break
         if may_follow and ready < ENOUGH:
-            in_a_row = self._at_a_time(calls, ALONE if free > 0 and ready <= free else 1)
+            in_a_row = self._at_a_time(ALONE if free > 0 and ready <= free else 1)
             if in_a_row > 1:
                 return in_a_row, True
         return max(1, min(different, ready // at_once)), False
 
-    def _at_a_time(self, calls: int, times: int = 1) -> int:
-        """Items that one of so many calls gets through in so many times the time of a call."""
-        return max(1, int(self._items_per_s * self._call_s * times) // max(1, min(calls, self.at_once)))
+    def _at_a_time(self, times: int = 1) -> int:
+        """Items that a worker gets through in so many times the time of a call."""
+        return max(1, int(self._items_a_call * times))
 
 
 # --- in turn ---

@@ -367,6 +367,7 @@ class FlowCore:
         """Workers report calls and batches back, with what each item came to."""
         through: dict[Source, tuple[list[tuple[range, Sequence[Carried]]], list[int], list[Carried]]] = {}
         calls = items = 0
+        took_s = 0.0
         for unit in self._heard(units, now):
             del self._out[unit]
             calls += 1
@@ -380,6 +381,7 @@ class FlowCore:
                 self._observe(unit.since, unit.outcomes.get(0), source, now)
             ended = len(unit.numbers) - unit.first
             items += ended
+            took_s += unit.took_s
             if size > 1:
                 if unit.ordered or unit.outcomes or ended < size:
                     self._several_ended(unit, len(unit.numbers), now)
@@ -394,7 +396,8 @@ class FlowCore:
             else:
                 of_source[1].extend(unit.numbers)
                 of_source[2].extend(unit.payloads)
-        self._reported(items, calls)
+        self._left_workers(items)
+        self.hand_over.ended(items, calls, took_s)
         for source, (runs, others, payloads) in through.items():
             for run, some in joined(runs):
                 self._through(source, run, some)
@@ -413,7 +416,7 @@ class FlowCore:
             del self._out[unit]
             if self._spending is not None:
                 self._spending.withdrawn(unit)
-            self._reported(len(unit), 1)
+            self._left_workers(len(unit))
             if isinstance(unit, Batch):
                 for item in reversed(unit.items):
                     if item.chain is not None:
@@ -425,10 +428,9 @@ class FlowCore:
                     give_back(unit, *unit.recall())
                     self.offer(unit.source)
 
-    def _reported(self, items: int, calls: int) -> None:
+    def _left_workers(self, items: int) -> None:
         self.with_workers -= items
         assert self.with_workers >= self.calls >= 0, (self.with_workers, self.calls)
-        self.hand_over.ended(items, calls)
 
     def _observe(self, since: float, outcome: Outcome, source: Source, now: float) -> None:
         """A call ended; the automatic limit learns from that."""
@@ -481,7 +483,7 @@ class FlowCore:
             self.with_workers -= len(numbers) + ended
             if ended:
                 has_ended = True
-                self.hand_over.ended(ended, 0)
+                self.hand_over.ended(ended, 0, 0.0)  # their time comes with the call's
                 self._several_ended(call, end, now)
         return has_ended
 

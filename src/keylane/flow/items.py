@@ -132,6 +132,7 @@ class Call:
         "payloads",
         "since",
         "source",
+        "took_s",
     )
 
     def __init__(
@@ -161,6 +162,8 @@ class Call:
         """The index of the first that was not reported before."""
         self.began = 0.0
         """When the worker took it; 0 before that."""
+        self.took_s = 0.0
+        """How long it was in the worker, who says so when it reports it."""
 
     @property
     def attempt(self) -> int:

@@ -86,6 +86,7 @@ class Batches:
 
     def come_back(self, call: Call) -> None:
         self.out.remove(call)
+        call.took_s = self.now - call.since
         self.core.calls_ended([call], self.now)
 
     def report(self, *outcomes: Outcome) -> list[list[int]]:

@@ -630,3 +630,15 @@ def test_of_a_chain_the_record_that_runs_is_told(kind: Any) -> None:
             assert [call.payload.offset() for call in pool.workers.running()] == [offset]
             gate.put(None)
         assert pool.report().outcomes == {}
+
+
+@pytest.mark.parametrize("workers", [Threads(2), Processes(1), None])
+def test_a_call_says_how_long_it_was_in_its_worker_and_not_how_long_it_waited_for_one(workers: Any) -> None:
+    handler = nothing if workers else as_async(nothing)
+    with Pool(handler, **({"workers": workers} if workers else {})) as pool:
+        begun = monotonic()
+        calls = [pool.chain(range(at, at + 10), ordered=False) for at in range(0, 1_000, 10)]
+        pool.run(*calls)
+        took_s, most = [one.took_s for one in calls], monotonic() - begun
+    assert min(took_s) > 0
+    assert sum(took_s) <= 2 * most, "two at once"

@@ -293,6 +293,7 @@ class AsyncioWorkers:
                 unit.note(index, outcome)
                 if unit.ordered:
                     break
+        unit.took_s = monotonic() - unit.began
         self._report(unit)
 
     def _measure(self, start_ns: int) -> None:

@@ -222,6 +222,7 @@ class ProcessWorkers:
             give_outcomes([item for item in unit.items if item.outcome is None], answer.outcomes)
             self._meters[slot].add(answer.took_ns)
         else:
+            began = monotonic()
             for number in range(len(held)):
                 self._at[slot] = process, held[number:], monotonic()
                 answer = process.answer(self._timeout_s)
@@ -231,6 +232,7 @@ class ProcessWorkers:
                     if unit.ordered:
                         break
                 unit.answered(number + 1)
+            unit.took_s = monotonic() - began
         self._report(unit)
 
     def _died(self, process: WorkerProcess, units: list[Unit], answered: int, was_at: Held) -> None:

@@ -194,6 +194,7 @@ class ThreadWorkers:
                     unit.note(index, outcome)
                     if unit.ordered:
                         break
+            unit.took_s = monotonic() - unit.began
             report(unit)
 
     def _run_batch(self, slot: int, batch: Batch) -> None:
