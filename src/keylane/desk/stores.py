@@ -195,8 +195,8 @@ class StoreDesk:
         reader = RangeReader({"isolation.level": "read_committed"} | dict(self._pipeline.kafka), "keylane-store")
         try:
             for some in reader.read(*name, [(log_start, log_end)], fail_on_data_loss=False):
-                for key, value, offset, (_, timestamp_ms) in zip(
-                    some.keys, some.values, some.offsets, some.timestamps, strict=True
+                for key, value, offset, timestamp_ms in zip(
+                    some.keys, some.values, some.offsets, some.times, strict=True
                 ):
                     yield offset, checksum(key, value, timestamp_ms)
         finally:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import Message, TopicPartition
@@ -58,8 +59,10 @@ class Columns(NamedTuple):
     keys: list[bytes | None]
     values: list[bytes | None]
     offsets: list[int]
-    timestamps: list[tuple[int, int]]
-    """(0 no timestamp, 1 made by the producer, 2 by the broker; milliseconds since the epoch)."""
+    times: list[int]
+    """Milliseconds since the epoch."""
+    time_types: list[int]
+    """0 no timestamp, 1 made by the producer, 2 by the broker."""
     headers: list[list[tuple[str, bytes | None]] | None] | None
     """None when they were not asked for."""
 
@@ -228,10 +231,12 @@ def _within(messages: Sequence[Message], spans: Sequence[tuple[int, int]]) -> li
 
 def _columns(messages: list[Any], *, headers: bool) -> Columns:
     of: Any = Message  # its methods, called from C for a whole list
+    # A list of the pairs themselves would have Python look for cycles in them.
     return Columns(
         list(map(of.key, messages)),
         list(map(of.value, messages)),
         list(map(of.offset, messages)),
-        list(map(of.timestamp, messages)),
+        list(map(itemgetter(1), map(of.timestamp, messages))),
+        list(map(itemgetter(0), map(of.timestamp, messages))),
         [carried_headers_of(one) or None for one in messages] if headers else None,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -50,33 +52,46 @@ def source_schema(*, include_headers: bool) -> StructType:
 def record_batch(columns: Columns, topic: str, partition: int, schema: pa.Schema) -> pa.RecordBatch:
     """One batch; `columns` must not be empty."""
     count = len(columns.offsets)
-    types, times = zip(*columns.timestamps, strict=True)
     arrays = [
         pa.array(columns.keys, pa.binary(), size=count),
-        pa.array(columns.values, pa.binary(), size=count),
+        _joined(columns.values),
         pa.repeat(pa.scalar(topic, pa.string()), count),
         pa.repeat(pa.scalar(partition, pa.int32()), count),
         pa.array(columns.offsets, pa.int64(), size=count),
-        _times(times, columns.offsets, f"{topic}-{partition}"),
-        _timestamp_types(types),
+        _times(columns, f"{topic}-{partition}"),
+        _timestamp_types(columns.time_types),
     ]
     if columns.headers is not None:
         arrays.append(_headers(columns.headers, schema.field("headers").type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _times(times: tuple[int, ...], offsets: Sequence[int], partition: str) -> pa.Array:
+def _joined(values: Sequence[bytes | None]) -> pa.Array:
+    """A buffer that Arrow appends to is copied each time that it grows."""
+    try:
+        data = b"".join(values)  # type: ignore[arg-type]
+    except TypeError:  # a record without a value
+        return pa.array(values, pa.binary(), size=len(values))
+    ends = array("i", [*accumulate(map(len, values), initial=0)])  # type: ignore[arg-type]
+    return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(ends), pa.py_buffer(data)], null_count=0)
+
+
+def _times(columns: Columns, partition: str) -> pa.Array:
     """Milliseconds as Spark's microseconds. Raises `PeerError` that names a record whose time does not fit."""
-    for offset, one in zip(offsets, times, strict=True) if max(map(abs, times)) > MAX_MS else ():
-        if abs(one) > MAX_MS:
-            raise PeerError(
-                f"{partition}@{offset}: its timestamp is {one} ms since the epoch, and Spark's end at {MAX_MS}: its "
-                "producer gives another unit; start behind it (startingOffsets), or delete it (kafka-delete-records)"
-            )
-    return pa.array(times, pa.timestamp("ms", "UTC"), size=len(times)).cast(pa.timestamp("us", "UTC"))
+    times = pa.array(columns.times, pa.timestamp("ms", "UTC"), size=len(columns.times))
+    try:
+        return times.cast(pa.timestamp("us", "UTC"))
+    except pa.ArrowInvalid:
+        offset, one = next(
+            (offset, one) for offset, one in zip(columns.offsets, columns.times, strict=True) if abs(one) > MAX_MS
+        )
+        raise PeerError(
+            f"{partition}@{offset}: its timestamp is {one} ms since the epoch, and Spark's end at {MAX_MS}: its "
+            "producer gives another unit; start behind it (startingOffsets), or delete it (kafka-delete-records)"
+        ) from None
 
 
-def _timestamp_types(types: tuple[int, ...]) -> pa.Array:
+def _timestamp_types(types: Sequence[int]) -> pa.Array:
     if types.count(types[0]) == len(types):
         return pa.repeat(pa.scalar(_TIMESTAMP_TYPES[types[0]], pa.int32()), len(types))
     return pa.array([_TIMESTAMP_TYPES[one] for one in types], pa.int32())

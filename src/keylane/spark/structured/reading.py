@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
+from keylane.flow.workers.tuning import HOST
 from keylane.spark.structured import spans
 from keylane.spark.structured.columns import record_batch, source_schema
 from keylane.spark.structured.values import arrow_schema
@@ -46,7 +47,7 @@ def read(task: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatc
     if TaskContext.get() is not None:
         spare_modules_from_gc("read")
     schema = arrow_schema(source_schema(include_headers=options.include_headers))
-    with borrowed(options.settings, options.group_id or options.group_id_prefix) as reader:
+    with HOST.while_running(), borrowed(options.settings, options.group_id or options.group_id_prefix) as reader:
         for columns in reader.read(
             task.topic,
             task.partition,
