@@ -9,7 +9,7 @@ A handler is a coroutine function `handle`, or, for the APIs of which thousands 
 `begin`: it does its work at once and returns the answer, or `Later` when the answer has to wait for a disk. That saves
 one asyncio task a request. Work that may take long is returned as a `Preparation`: steps, between which others are
 served. A request of many items is decoded in a thread, its items are handled `in_slices`, and its answer is encoded in
-a thread (`answer_of`).
+a thread (`answer_of`). Even to free so many objects takes long: that is done item by item (`let_go`).
 
 Such a handler may offer a `SHORT_WAY`: clients commit and fetch the same partitions again and again, and then all of a
 frame but its correlation id, and an offset, was decoded before.
@@ -26,7 +26,8 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from keylane.broker import handlers
@@ -36,7 +37,7 @@ from keylane.errors import PeerError
 from keylane.storage.filesystem import StorageError
 from keylane.wire import codes
 from keylane.wire.primitives import MAX_ITEMS, TooManyItemsError, read_unsigned_varint
-from keylane.wire.versions import RequestSchema, count_items, encode_response, request_schema
+from keylane.wire.versions import RequestSchema, arrays_in, count_items, encode_response, request_schema
 
 if TYPE_CHECKING:
     from keylane.broker.node import Node
@@ -289,6 +290,28 @@ async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
             await slices.next()
 
 
+ROWS_AT_ONCE = 1_000
+"""Topics and partitions: some milliseconds, whatever is done with them."""
+LONGEST_TOPIC = 10_000
+"""Partitions of a topic that are given at once: none has more."""
+
+
+def in_pieces(topics: Iterable[tuple[T, Sequence[int]]]) -> Iterator[list[tuple[T, Sequence[int]]]]:
+    """These topics with their partitions, about `ROWS_AT_ONCE` at a time."""
+    piece: list[tuple[T, Sequence[int]]] = []
+    rows = 0
+    for topic, partitions in topics:
+        for start in range(0, len(partitions) or 1, LONGEST_TOPIC):
+            some = partitions[start : start + LONGEST_TOPIC]
+            piece.append((topic, some))
+            rows += 1 + len(some)
+            if rows >= ROWS_AT_ONCE:
+                yield piece
+                piece, rows = [], 0
+    if piece:
+        yield piece
+
+
 async def by_partition(topics: Iterable[Any]) -> dict[str, dict[int, list[Any]]]:
     """What a request has of each partition of each topic: more than one where it names a partition more than once."""
     found: dict[str, dict[int, list[Any]]] = {}
@@ -449,6 +472,8 @@ class Call(NamedTuple):
     header: RequestHeader
     schema: RequestSchema
     request: Any
+    is_large: bool = False
+    """Whether it was decoded in a thread."""
 
 
 def decode_request(
@@ -505,10 +530,29 @@ def is_encoded_aside(response: Any) -> bool:
     return dataclasses.is_dataclass(response) and count_items(response, FEW_ITEMS) > FEW_ITEMS
 
 
+def encode_aside(call: Call, held: list[Any]) -> bytes:
+    """The whole frame of a large answer, for a thread. `held` is the response and the request, which nobody else holds
+    any more; it is emptied."""
+    if type(held[0]) is Unencoded:
+        held[0] = held[0].make()
+    frame = b"".join(response_frame(call, held[0]) or ())
+    let_go(held)
+    return frame
+
+
+def let_go(held: list[Any]) -> None:
+    """Free these, each item of theirs by itself: Python frees an array of many in one go, and nothing else runs
+    meanwhile, in no thread."""
+    while held:
+        one = held.pop()
+        if isinstance(one, list | tuple):
+            held += one
+        elif dataclasses.is_dataclass(one):
+            held += chain.from_iterable(arrays_in(one))
+
+
 def response_frame(call: Call, response: Any) -> list[bytes] | None:
     """The whole frame in parts, for what a handler returned; None when there is nothing to answer."""
-    if type(response) is Unencoded:
-        response = response.make()
     if response is None:
         return None
     if isinstance(response, list):

@@ -27,6 +27,7 @@ from keylane.broker.dispatch import (
     MalformedRequestError,
     Preparation,
     decode_request,
+    encode_aside,
     is_encoded_aside,
     response_frame,
 )
@@ -315,7 +316,7 @@ class Connection(asyncio.BufferedProtocol):
         return decode_request(frame, host, self._server.apis, self._session, self._room, max_items)
 
     async def _decode_aside(self, frame: bytes, place: _Answer) -> Callable[[], None]:
-        call = await self._server.in_thread(lambda: self._decoded(frame))
+        call = (await self._server.in_thread(lambda: self._decoded(frame)))._replace(is_large=True)
         return lambda: self._begin(call, place)
 
     def _begin(self, call: Call, place: _Answer) -> None:
@@ -338,15 +339,17 @@ class Connection(asyncio.BufferedProtocol):
             self._server.wait(result.durable, (self, call, place, result.finish))
         elif type(result) is Preparation:
             self._hold_back_until(call, self._prepare(call, place, result))
-        elif call is not None and is_encoded_aside(result):
-            self._start_task(self._encode_aside(call, place, result), self._tasks)
+        elif call is not None and (call.is_large or is_encoded_aside(result)):
+            held = [result, call.request]
+            self._start_task(self._encode_aside(call._replace(request=None), place, held), self._tasks)
         else:
             place.parts = [result] if call is None else response_frame(call, result)
             place.is_ready = True
 
-    async def _encode_aside(self, call: Call, place: _Answer, response: Any) -> None:
+    async def _encode_aside(self, call: Call, place: _Answer, held: list[Any]) -> None:
+        """`held`: see `encode_aside`."""
         try:
-            place.parts = await self._server.in_thread(lambda: [b"".join(response_frame(call, response) or ())])
+            place.parts = [await self._server.in_thread(lambda: encode_aside(call, held))]
         except Exception as error:
             self._failed(call, error)
         else:

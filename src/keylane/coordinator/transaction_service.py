@@ -54,6 +54,8 @@ MAX_HOLD_S = 1.0
 that is told so waits for tens of milliseconds, and the change takes one or two."""
 NO_ROOM = codes.COORDINATOR_NOT_AVAILABLE
 """A change of an id that finds no room: every client tries again, where it ends with KAFKA_STORAGE_ERROR."""
+MARKERS_AT_ONCE = 500
+"""Partitions of a transaction that end before others have their turn: a few milliseconds."""
 NO_ROOM_PAUSE_S = 1.0
 """Before what a prepared transaction still has to write is tried again."""
 
@@ -396,9 +398,12 @@ class TransactionService:
     async def _try_to_complete(self, transactional_id: str, value: Transaction, unmarked: set[TopicPartition]) -> bool:
         """Whether there was room for all of it; markers that were written are taken from `unmarked`. Raises
         `StorageError`."""
-        for one, durable in [(one, self._mark(value, *one)) for one in sorted(unmarked)]:
-            if durable is None or await _has_room(durable):
-                unmarked.remove(one)
+        partitions = sorted(unmarked)
+        for start in range(0, len(partitions), MARKERS_AT_ONCE):
+            for one, durable in [(one, self._mark(value, *one)) for one in partitions[start : start + MARKERS_AT_ONCE]]:
+                if durable is None or await _has_room(durable):
+                    unmarked.remove(one)
+            await asyncio.sleep(0)
         if unmarked:
             return False
         appended = self._append(transactional_id, completed(value, self._clock()))

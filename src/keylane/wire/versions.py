@@ -19,7 +19,7 @@ from keylane.wire.newer import NEWER
 from keylane.wire.primitives import MAX_ITEMS, FieldReader, ItemCount, error_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
 
@@ -135,6 +135,12 @@ def _arrays_of(entity_type: Any) -> tuple[tuple[str, bool], ...]:
         for field in fields_of(entity_type)
         if field.is_sequence and not field.is_tagged
     )
+
+
+def arrays_in(entity: Any) -> Iterator[Sequence[Any]]:
+    """The arrays of an entity, but for those in its items."""
+    entity_type: Any = type(entity)
+    return (getattr(entity, name) or () for name, _ in _arrays_of(entity_type))
 
 
 def count_items(entity: Any, most: int) -> int:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import struct
+import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from keylane.broker import dispatch, server
 from keylane.broker.config import BrokerConfig
-from keylane.broker.dispatch import MalformedRequestError, decode_request, load_apis
+from keylane.broker.dispatch import MalformedRequestError, decode_request, let_go, load_apis
+from keylane.broker.handlers import offset_fetch
 from keylane.broker.node import Node
 from keylane.broker.server import BrokerServer
 from keylane.storage.filesystem import OsFileSystem, now_ms
@@ -45,18 +48,17 @@ AT_ONCE = {
     "alter_client_quotas entries.entity", "alter_client_quotas entries.ops", "alter_configs resources.configs",
     "alter_partition_reassignments topics.partitions.replicas", "create_partitions topics.assignments",
     "create_partitions topics.assignments.broker_ids", "create_topics topics.assignments",
-    "create_topics topics.assignments.broker_ids", "create_topics topics.configs", "describe_log_dirs topics",
-    "describe_configs resources.configuration_keys", "describe_log_dirs topics.partitions", "list_groups states_filter",
+    "create_topics topics.assignments.broker_ids", "create_topics topics.configs",
+    "describe_configs resources.configuration_keys", "list_groups states_filter",
     "fetch forgotten_topics_data", "fetch forgotten_topics_data.partitions",
     "incremental_alter_configs resources.configs",
     "list_config_resources resource_types", "list_groups types_filter", "list_transactions producer_id_filters",
     # What a member says of itself, read as one.
     "consumer_group_heartbeat subscribed_topic_names", "consumer_group_heartbeat topic_partitions",
-    "join_group protocols",
     "consumer_group_heartbeat topic_partitions.partitions", "share_group_heartbeat subscribed_topic_names",
     "sync_group assignments",
     # Read as columns.
-    "offset_fetch groups.topics", "offset_fetch groups.topics.partition_indexes", "txn_offset_commit topics.partitions",
+    "offset_fetch groups.topics.partition_indexes", "txn_offset_commit topics.partitions",
 }  # fmt: skip
 """Arrays, and why no turn is given between two of their items."""
 
@@ -125,6 +127,8 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr(dispatch, "SLICE_S", -1.0)
     monkeypatch.setattr(dispatch, "FEW_ITEMS", FEW)
     monkeypatch.setattr(server, "FEW_ITEMS", FEW)
+    for module in (dispatch, offset_fetch):
+        monkeypatch.setattr(module, "ROWS_AT_ONCE", 1)
     monkeypatch.setattr(dispatch.Slices, "next", counted)
     return given
 
@@ -205,8 +209,59 @@ def test_what_came_behind_it_waits_until_it_is_decoded(turns: list[float], tmp_p
     assert len(turns) >= MANY - 1
 
 
+class Item:
+    """Knows how many were held when it was freed."""
+
+    def __init__(self, held: list[Any], left: list[int]) -> None:
+        self.held, self.left = held, left
+
+    def __del__(self) -> None:
+        self.left.append(len(self.held))
+
+
+def test_many_items_are_freed_one_by_one() -> None:
+    held: list[Any] = []
+    left: list[int] = []
+    request = sample_request("metadata", 12)
+    held.append(dataclasses.replace(request, topics=tuple(Item(held, left) for _ in range(MANY))))
+    held.append([Item(held, left) for _ in range(MANY)])
+    let_go(held)
+    assert held == []
+    assert len(left) == 2 * MANY
+    assert max(Counter(left).values()) <= 3, "one of the list's and one of the request's each time, and the last"
+
+
+@pytest.mark.parametrize("api", ["metadata", "list_offsets"])
+def test_nobody_holds_a_large_request_once_it_is_answered(
+    api: str, turns: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it is freed in one go."""
+    references: list[int] = []
+
+    def counted(held: list[Any]) -> None:
+        references.append(sys.getrefcount(held[1]))
+        let_go(held)
+
+    async def whole() -> None:
+        node = await Node.open(
+            OsFileSystem(), str(tmp_path / "data"), BrokerConfig(auto_create_topics_enable=False), now_ms
+        )
+        await node.coordinator.loaded()
+        broker = BrokerServer(node, APIS)
+        try:
+            await ask(await broker.start("127.0.0.1", 0), request_of(api, ("topics",)))
+        finally:
+            await broker.stop()
+            await node.close()
+
+    monkeypatch.setattr(dispatch, "let_go", counted)
+    asyncio.run(whole())
+    assert turns
+    assert references == [2], "the list's, and the call's that asks"
+
+
 def test_a_request_of_more_items_than_any_may_have_is_refused_before_it_is_read() -> None:
     count = MAX_ITEMS + 1
     topics = struct.pack(">hhihi", 3, 1, 7, -1, count) + count * struct.pack(">h", 0)
-    with pytest.raises(MalformedRequestError, match="more than 1,000,000 items"):
+    with pytest.raises(MalformedRequestError, match="more than 250,000 items"):
         decode_request(topics, "h", APIS)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import datetime
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.telling import logger_of
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
@@ -35,9 +36,11 @@ logger = logger_of("keylane.broker")
 
 async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
     module = response_module("describe_log_dirs", header.api_version)
-    wanted = (
-        None if request.topics is None else {(one.topic, index) for one in request.topics for index in one.partitions}
-    )
+    wanted: set[tuple[str, int]] | None = None
+    if request.topics is not None:
+        wanted = {
+            (one.topic, index) async for one in in_slices(request.topics) async for index in in_slices(one.partitions)
+        }
     code, total, free = codes.NONE, -1, -1
     try:
         disk = await asyncio.get_running_loop().run_in_executor(node.executor, shutil.disk_usage, node.logs_folder)
@@ -45,23 +48,16 @@ async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
     except OSError as error:
         logger.error("%s: %s", node.logs_folder, error)  # noqa: TRY400 - one line says it all
         code = codes.KAFKA_STORAGE_ERROR
-    topics = tuple(
-        module.DescribeLogDirsTopic(
-            name=name,
-            partitions=tuple(
-                module.DescribeLogDirsPartition(
-                    partition_index=index, partition_size=size, offset_lag=0, is_future_key=False
-                )
-                for index, size in sizes
-            ),
-        )
-        for name, sizes in _sizes(node, wanted)
-    )
+    topics = [
+        module.DescribeLogDirsTopic(name=name, partitions=tuple(partitions))
+        async for name in in_slices(node.topics.names())
+        if (partitions := [one async for one in in_slices(_partitions(module, node, name, wanted))])
+    ]
     result = entity(
         module.DescribeLogDirsResult,
         error_code=ErrorCode(code),
         log_dir=node.logs_folder,
-        topics=topics if code == codes.NONE else (),
+        topics=tuple(topics) if code == codes.NONE else (),
         total_bytes=total,
         usable_bytes=free,
         is_cordoned=False,
@@ -74,12 +70,11 @@ async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
     )
 
 
-def _sizes(node: Node, wanted: set[tuple[str, int]] | None) -> Iterator[tuple[str, list[tuple[int, int]]]]:
-    """The bytes of each partition that there is: of those that are wanted, or (None) of all."""
-    for name in node.topics.names():
-        topic = node.topics.get(name)
-        if topic is None:
-            continue
-        sizes = [(index, log.size) for index, log in enumerate(topic.logs) if wanted is None or (name, index) in wanted]
-        if sizes:
-            yield name, sizes
+def _partitions(module: Any, node: Node, name: str, wanted: set[tuple[str, int]] | None) -> Iterator[Any]:
+    """Each partition of a topic, if it is there: those that are wanted, or (None) all."""
+    topic = node.topics.get(name)
+    for index, log in enumerate(() if topic is None else topic.logs):
+        if wanted is None or (name, index) in wanted:
+            yield module.DescribeLogDirsPartition(
+                partition_index=index, partition_size=log.size, offset_lag=0, is_future_key=False
+            )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.coordinator.groups.protocol import JoinRequest
 from keylane.wire.versions import entity, response_module
 
@@ -43,7 +44,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
         # Version 0 knew one timeout for both.
         max(request.rebalance_timeout // _MILLISECOND, 0) if version >= 1 else session_timeout_ms,
         request.protocol_type,
-        tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
+        tuple([(protocol.name, protocol.metadata) async for protocol in in_slices(request.protocols)]),
         requires_known_member_id=version >= KNOWN_MEMBER_ID_VERSION,
         can_skip_assignment=version >= SKIP_ASSIGNMENT_VERSION,
     )

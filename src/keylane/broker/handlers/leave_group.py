@@ -16,9 +16,10 @@ from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
-    from keylane.coordinator.groups.protocol import Left
 
 API_KEY = 13
 MIN_VERSION = 0
@@ -33,26 +34,28 @@ MEMBERS_AT_ONCE = 1_000
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     version = header.api_version
     module = response_module("leave_group", version)
-    if version >= MANY_MEMBERS_VERSION:
-        leavers = [Leaver(member.member_id, member.group_instance_id) async for member in in_slices(request.members)]
-    else:
-        leavers = [Leaver(request.member_id, None)]
-    left: list[Left] = []
-    async for start in in_slices(range(0, len(leavers) or 1, MEMBERS_AT_ONCE)):
-        error, those = await node.coordinator.leave(request.group_id, leavers[start : start + MEMBERS_AT_ONCE])
-        left += those
-        if error != codes.NONE:
-            break
-    if version < MANY_MEMBERS_VERSION and left:
-        error = left[0].error
-    members = []
-    if version >= MANY_MEMBERS_VERSION:
-        members = [
+    if version < MANY_MEMBERS_VERSION:
+        error, left = await node.coordinator.leave(request.group_id, [Leaver(request.member_id, None)])
+        return _response(module, left[0].error if left else error, ())
+    members: list[Any] = []
+    async for start in in_slices(range(0, len(request.members) or 1, MEMBERS_AT_ONCE)):
+        leavers = [
+            Leaver(member.member_id, member.group_instance_id)
+            for member in request.members[start : start + MEMBERS_AT_ONCE]
+        ]
+        error, left = await node.coordinator.leave(request.group_id, leavers)
+        members += [
             module.MemberResponse(
                 member_id=member.member_id, group_instance_id=member.instance_id, error_code=ErrorCode(member.error)
             )
             async for member in in_slices(left)
         ]
+        if error != codes.NONE:
+            break
+    return _response(module, error, members)
+
+
+def _response(module: Any, error: int, members: Sequence[Any]) -> Any:
     return entity(
         module.LeaveGroupResponse,
         throttle_time=datetime.timedelta(0),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from keylane.broker.config_resources import BROKER, GROUP, TOPIC
+from keylane.broker.dispatch import in_slices
 from keylane.wire import codes
 from keylane.wire.versions import response_module
 
@@ -36,7 +37,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
         module.ConfigResource(resource_name=name, resource_type=kind)
         for kind in _TYPES
         if is_known and kind in wanted
-        for name in _names(node, kind)
+        async for name in in_slices(_names(node, kind))
     ]
     return module.ListConfigResourcesResponse(
         throttle_time=datetime.timedelta(0),

@@ -48,7 +48,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
         response_module("list_transactions", header.api_version).TransactionState(
             transactional_id=name, producer_id=found.producer_id, transaction_state=found.state.title
         )
-        for name, found in transactions.ids
+        async for name, found in in_slices(list(transactions.ids))
         if (not wanted or found.state.title in wanted)
         and (not producers or found.producer_id in producers)
         and (least_ms < 0 or now_ms - found.started_ms > least_ms)

@@ -89,8 +89,11 @@ def _answer(version: int, topics: Sequence[TopicCommit], result: CommitResult) -
         return _refuse(version, topics, failure)
     if len(topics) == 1 and result.errors[0] is None and len(topics[0].partitions) == 1:
         return _encode_one(version, topics[0].topic, topics[0].partitions[0])
-    rows = [CommittedTopic(topic[0], topic[1], errors) for topic, errors in zip(topics, result.errors, strict=True)]
-    return encode(version, rows)
+    return answer_of(len(topics), lambda: encode(version, _rows(topics, result)))
+
+
+def _rows(topics: Sequence[TopicCommit], result: CommitResult) -> list[CommittedTopic]:
+    return [CommittedTopic(topic[0], topic[1], errors) for topic, errors in zip(topics, result.errors, strict=True)]
 
 
 def _refuse(version: int, topics: Sequence[TopicCommit], error: int) -> Any:

@@ -11,53 +11,66 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker.dispatch import Later, answer_of, failure_of
+from keylane.broker.dispatch import after, answer_of, failure_of, in_pieces, prepared
 from keylane.wire import codes
 from keylane.wire.versions import response_module
 
 if TYPE_CHECKING:
-    from keylane.broker.dispatch import RequestHeader
+    from collections.abc import Sequence
+
+    from keylane.broker.dispatch import RequestHeader, Steps
     from keylane.broker.node import Node
-    from keylane.coordinator.coordinator import DeleteResult
+    from keylane.storage.shared_sync import Round
 
 API_KEY = 47
 MIN_VERSION = 0
 MAX_VERSION = 0
 LACKS = "nothing"
 
-Topics = list[tuple[str, list[int]]]
-
 
 def begin(request: Any, header: RequestHeader, node: Node) -> Any:
-    topics = [(topic.name, [one.partition_index for one in topic.partitions]) for topic in request.topics]
-    outcome = node.coordinator.delete_offsets(request.group_id, topics)
-    if isinstance(outcome, int):
-        return _response(header.api_version, outcome, ())
-    if outcome.durable is None:
-        return _answer(header.api_version, topics, outcome)
-    return Later(outcome.durable, lambda: _answer(header.api_version, topics, outcome))
+    version = header.api_version
+    errors: list[int] = []
+    rounds: list[Round] = []
+    refusals: list[int] = []
+
+    def delete_each() -> Steps:
+        """Fills these: an error for each partition, what to wait for, and why the group is refused."""
+        asked = ((topic.name, [one.partition_index for one in topic.partitions]) for topic in request.topics)
+        for piece in in_pieces(asked):
+            outcome = node.coordinator.delete_offsets(request.group_id, piece)
+            if isinstance(outcome, int):
+                refusals.append(outcome)
+                return
+            errors.extend(code for row in outcome.errors for code in row)
+            if outcome.durable is not None:
+                rounds.append(outcome.durable)
+            yield None
+
+    def answer() -> Any:
+        error = next(filter(None, (*refusals, *map(failure_of, rounds))), codes.NONE)
+        if error != codes.NONE:
+            return _response(version, error, ())
+        return answer_of(len(errors), lambda: _response(version, codes.NONE, _rows(version, request, errors)))
+
+    return prepared(delete_each(), lambda: after(rounds, answer))
 
 
-def _answer(version: int, topics: Topics, outcome: DeleteResult) -> Any:
-    if failure := failure_of(outcome.durable):
-        return _response(version, failure, ())
-    return answer_of(
-        sum(map(len, outcome.errors)), lambda: _response(version, codes.NONE, _rows(version, topics, outcome))
-    )
-
-
-def _rows(version: int, topics: Topics, outcome: DeleteResult) -> tuple[Any, ...]:
+def _rows(version: int, request: Any, errors: Sequence[int]) -> tuple[Any, ...]:
     module = response_module("offset_delete", version)
+    left = iter(errors)
     return tuple(
         module.OffsetDeleteResponseTopic(
-            name=topic,
+            name=topic.name,
             partitions=tuple(
-                module.OffsetDeleteResponsePartition(partition_index=one, error_code=ErrorCode(code))
-                for one, code in zip(partitions, errors, strict=True)
+                module.OffsetDeleteResponsePartition(
+                    partition_index=one.partition_index, error_code=ErrorCode(next(left))
+                )
+                for one in topic.partitions
             ),
         )
-        for (topic, partitions), errors in zip(topics, outcome.errors, strict=True)
-        if partitions  # of one without any nothing is said, as by Apache Kafka
+        for topic in request.topics
+        if topic.partitions  # of one without any nothing is said, as by Apache Kafka
     )
 
 

@@ -16,7 +16,7 @@ import struct
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from uuid import UUID
 
-from keylane.broker.dispatch import Later, ShortWay, after, answer_of, failure_of, prepared
+from keylane.broker.dispatch import ROWS_AT_ONCE, Later, ShortWay, after, failure_of, in_pieces, prepared
 from keylane.broker.topics import NO_TOPIC_ID
 from keylane.coordinator.offset_service import FetchedTopic, nothing_fetched
 from keylane.storage.filesystem import StorageError
@@ -39,7 +39,7 @@ from keylane.wire.versions import request_schema
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from keylane.broker.dispatch import Preparation, RequestHeader, Steps, Unencoded
+    from keylane.broker.dispatch import Preparation, RequestHeader, Steps
     from keylane.broker.node import Node
     from keylane.storage.shared_sync import Round
     from keylane.wire.versions import RequestSchema
@@ -59,8 +59,6 @@ MANY_GROUPS_VERSION = 8
 MEMBER_EPOCH_VERSION = 9
 TOPIC_ID_VERSION = 10
 NO_MEMBER = (None, -1)
-TOPICS_AT_ONCE = 500
-"""Of a group: a step of a fetch."""
 
 T = TypeVar("T")
 NONE_REFUSED: Mapping[str, int] = {}
@@ -81,35 +79,26 @@ def begin(request: Sequence[OffsetFetch], header: RequestHeader, node: Node) -> 
 
 def _begin_confirmed(
     request: Sequence[OffsetFetch], version: int, node: Node, refused: Mapping[str, int]
-) -> list[bytes] | Preparation | Unencoded:
-    """At once, or in slices where much is asked for: of a commit that is made meanwhile it may tell a part."""
-    if len(request) == 1 and len(request[0].topics or ()) <= TOPICS_AT_ONCE:
+) -> list[bytes] | Preparation:
+    """At once, or in slices where much is asked for: of a commit that is made meanwhile it may tell a part. Each slice
+    is encoded and forgotten: all at once would take long to free."""
+    if len(request) == 1 and sum(1 + len(partitions) for _, partitions in request[0].topics or ()) <= ROWS_AT_ONCE:
         return _answer(request, version, node, refused)
-    groups: list[FetchedGroup] = []
+    parts = [_head(version, len(request))]
 
     def fetch_each() -> Steps:
         for asked in request:
-            pieces = []
-            for start in range(0, len(asked.topics or ()) or 1, TOPICS_AT_ONCE):
-                topics = None if asked.topics is None else asked.topics[start : start + TOPICS_AT_ONCE]
-                pieces.append(_fetch(asked._replace(topics=topics), version, node, refused))
+            count, error, rows = 0, codes.NONE, []
+            for topics in [None] if asked.topics is None else list(in_pieces(asked.topics)) or [[]]:
+                piece = _fetch(asked._replace(topics=topics), version, node, refused)
+                count, error = count + len(piece.topics), error or piece.error
+                rows.append(_encode_topics(version, piece))
                 yield None
-            groups.append(_joined(pieces))
+            parts.extend((_group_head(version, asked.group, count), *rows, _group_end(version, error)))
+        parts.append(_end(version))
 
-    def finish() -> Any:
-        return answer_of(sum(1 + len(group.topics) for group in groups), lambda: encode(version, groups))
-
-    found: list[bytes] | Preparation | Unencoded = prepared(fetch_each(), finish)
+    found: list[bytes] | Preparation = prepared(fetch_each(), lambda: parts)
     return found
-
-
-def _joined(pieces: Sequence[FetchedGroup]) -> FetchedGroup:
-    """Topics of one group that were fetched after each other; the first error holds."""
-    if len(pieces) == 1:
-        return pieces[0]
-    error = next((one.error for one in pieces if one.error), codes.NONE)
-    topics = [topic for one in pieces for topic in one.topics]
-    return FetchedGroup(pieces[0].group, error, topics, [topic_id for one in pieces for topic_id in one.ids])
 
 
 def _confirmed(request: Sequence[OffsetFetch], node: Node, answer: Callable[[Mapping[str, int]], T]) -> T | Later:
@@ -264,23 +253,37 @@ def encode(version: int, groups: Sequence[FetchedGroup]) -> list[bytes]:
 
     Version 1 has no place for the group's error: it must stand at each partition.
     """
-    is_flexible = version >= FLEXIBLE_VERSION
-    parts = [int32(0)] if version >= THROTTLE_VERSION else []
-    if version >= MANY_GROUPS_VERSION:
-        parts.append(compact_array_length(len(groups)))
+    parts = [_head(version, len(groups))]
     for group in groups:
-        if version >= MANY_GROUPS_VERSION:
-            parts.append(compact_string(group.group))
-        parts.append((compact_array_length if is_flexible else array_length)(len(group.topics)))
-        for at, topic in enumerate(group.topics):
-            _append_fetched(parts, version, topic, group.ids[at] if group.ids else topic.topic)
-        if version >= GROUP_ERROR_VERSION:
-            parts.append(int16(group.error))
-        if version >= MANY_GROUPS_VERSION:
-            parts.append(EMPTY_TAGS)
-    if is_flexible:
-        parts.append(EMPTY_TAGS)
-    return parts
+        rows = _encode_topics(version, group)
+        parts += (_group_head(version, group.group, len(group.topics)), rows, _group_end(version, group.error))
+    return [*parts, _end(version)]
+
+
+def _head(version: int, group_count: int) -> bytes:
+    head = int32(0) if version >= THROTTLE_VERSION else b""
+    return head + compact_array_length(group_count) if version >= MANY_GROUPS_VERSION else head
+
+
+def _group_head(version: int, group: str, topic_count: int) -> bytes:
+    head = compact_string(group) if version >= MANY_GROUPS_VERSION else b""
+    return head + (compact_array_length if version >= FLEXIBLE_VERSION else array_length)(topic_count)
+
+
+def _group_end(version: int, error: int) -> bytes:
+    end = int16(error) if version >= GROUP_ERROR_VERSION else b""
+    return end + EMPTY_TAGS if version >= MANY_GROUPS_VERSION else end
+
+
+def _end(version: int) -> bytes:
+    return EMPTY_TAGS if version >= FLEXIBLE_VERSION else b""
+
+
+def _encode_topics(version: int, group: FetchedGroup) -> bytes:
+    parts: list[bytes] = []
+    for at, topic in enumerate(group.topics):
+        _append_fetched(parts, version, topic, group.ids[at] if group.ids else topic.topic)
+    return b"".join(parts)
 
 
 def _append_fetched(parts: list[bytes], version: int, fetched: FetchedTopic, named: str | UUID) -> None:
