@@ -402,7 +402,7 @@ class ParallelConsumer:
             consumer.check(ending if isinstance(ending, Mapping) else ())
             if self._pipeline.guarantee == "exactly_once":
                 self._once = self._exactly_once(consumer)
-            if self._pipeline.steps is not None:
+            elif self._pipeline.steps is not None:
                 self._steps = self._kept_steps(self._pipeline.steps, consumer)
             self._begin_operations()
             self._begin_budget()

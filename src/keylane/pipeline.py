@@ -203,7 +203,8 @@ class Operations:
 @with_named_options()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """Results of `context.step` are kept in a topic of the cluster until their record is complete (docs/steps.md)."""
+    """Results of `context.step` are kept until their record is complete: in a topic of the cluster, or in the store of
+    `ExactlyOnce` (docs/steps.md)."""
 
     topic: str | None = None
     """Of a pipeline that reads one topic, where its steps are kept. None: in one whose name is made of the group's and
@@ -212,6 +213,19 @@ class Steps:
     def __post_init__(self) -> None:
         if self.topic is not None and not (isinstance(self.topic, str) and self.topic):
             raise UsageError(f"Steps.topic={self.topic!r}: give the name of a topic, or leave it out")
+
+
+def check_has_steps(flow: Flow) -> None:
+    """Raises `UsageError` for a handler that cannot have steps."""
+    if flow.batch is not None:
+        raise UsageError("steps, batch: a step is of one record, and this handler gets several: leave one out")
+    if isinstance(flow.workers, Processes):
+        raise UsageError(
+            f"steps, workers={flow.workers!r}: steps are kept by the process that is the group's member: use "
+            "Threads(), or a coroutine function"
+        )
+    if not takes_context(flow.handler):
+        raise UsageError("steps: the handler takes no context, which has them: give it (record, context)")
 
 
 def topics_of_operations(group: str) -> tuple[str, str]:
@@ -505,25 +519,22 @@ class Pipeline(Flow):
             )
 
     def _check_steps(self, steps: Steps) -> None:
-        if self.guarantee != "at_least_once":
+        if self.guarantee not in ("at_least_once", "exactly_once"):
             raise UsageError(
-                f"steps, delivery={self.delivery!r}: steps are kept under 'at_least_once'; under another guarantee a "
-                "record does not run again, or its effects are in a transaction that its steps are not in"
+                f"steps, delivery={self.delivery!r}: steps are kept under 'at_least_once' and ExactlyOnce(...); under "
+                "another guarantee a record does not run again, or its outputs are in a transaction of Kafka's, which "
+                "is fenced by itself"
+            )
+        if self.guarantee == "exactly_once" and steps.topic is not None:
+            raise UsageError(
+                f"Steps.topic={steps.topic!r}: under delivery=ExactlyOnce(...) the store keeps the steps: leave it out"
             )
         if isinstance(self.commit, External):
             raise UsageError(
                 "steps: with commit=External(...) there are no commits after which a record's steps can be deleted: "
                 "leave one out"
             )
-        if self.batch is not None:
-            raise UsageError("steps, batch: a step is of one record, and this handler gets several: leave one out")
-        if isinstance(self.workers, Processes):
-            raise UsageError(
-                f"steps, workers={self.workers!r}: steps are kept by the process that is the group's member: use "
-                "Threads(), or a coroutine function"
-            )
-        if not takes_context(self.handler):
-            raise UsageError("steps: the handler takes no context, which has them: give it (record, context)")
+        check_has_steps(self)
         if steps.topic is not None and (len(self.reads) != 1 or patterns.is_pattern(self.reads[0])):
             raise UsageError(
                 f"Steps.topic={steps.topic!r}: the pipeline may read several topics, whose records would have one "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol
 
 from keylane.errors import OutputTypeError, UnreadableHeadersError, UsageError
 from keylane.telling import kind_of
@@ -431,6 +431,16 @@ class Returned:
         """What the handler got, where that is more than what was polled."""
 
 
+class StepCall(NamedTuple):
+    """keylane's: what a handler has given `Context.step`."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    name: str | None
+    key: str
+    keep_if: Callable[[Any], bool] | None
+
+
 WaitsFor = Literal["running", "pool"]
 
 
@@ -447,6 +457,7 @@ class Context(Generic[R]):
         "attempt",
         "cancelled",
         "deadline",
+        "is_inside",
         "resource",
     )
 
@@ -468,6 +479,8 @@ class Context(Generic[R]):
         """True once the result can no longer count (the partition was lost, or the consumer is closing at once)."""
         self._transaction = transaction
         self._begin: Callable[[], Any] | None = None
+        self.is_inside = False
+        """keylane's: whether the transaction has begun."""
 
     @property
     def transaction(self) -> Any:
@@ -519,12 +532,12 @@ class Context(Generic[R]):
         Raises what the function raises, which keeps nothing; `keylane.errors.StepLostError` where the partition is
         another member's by now; and `UsageError` for what cannot be kept.
         """
-        return self._kept_steps().step(self, function, args, name, key, keep_if)
+        return self._kept_steps().step(self, StepCall(function, args, name, key, keep_if))
 
     def forget(self, name: str, key: str = "") -> Any:
         """Keep the step's result no longer: the next `step` of that name calls its function. In a coroutine function:
         `await` it."""
-        return self._kept_steps().forget(name, key)
+        return self._kept_steps().forget(self, name, key)
 
     def step_key(self, name: str, key: str = "") -> str:
         """A text that is the same whenever this step of this record is called, and no other's: for services that take
@@ -538,7 +551,9 @@ class Context(Generic[R]):
     def _kept_steps(self) -> Any:
         steps = getattr(self, "_steps", None)
         if steps is None:
-            raise UsageError("context.step: this handler keeps no steps: give its Pipeline steps=keylane.Steps()")
+            raise UsageError(
+                "context.step: this handler keeps no steps: give its Pipeline steps=keylane.Steps() (docs/steps.md)"
+            )
         return steps
 
     @property

@@ -6,6 +6,7 @@ from mutants import Mutant
 from mutants.faults import after, argument, before, both, drop, instead, never
 
 LOG = "unit/delivery/test_step_log.py"
+STORED = "unit/delivery/test_stored_steps.py"
 TABLE = "unit/delivery/test_step_table.py"
 READ = "self._loads_to = 0; self._read_on()"
 
@@ -65,5 +66,19 @@ MUTANTS = [
         "steps.formats:_encoded",
         instead("checksum", "0"),
         "property/delivery/test_step_records.py::test_what_is_written_is_read_back",
+    ),
+    Mutant(
+        "guarantee 11",
+        "a record that was processed meanwhile is paid for again",
+        "StoredSteps._found",
+        drop("_claim_lost"),
+        f"{STORED}::test_a_record_that_was_processed_meanwhile_is_not_paid_for",
+    ),
+    Mutant(
+        "guarantee 11",
+        "of two that call at once each is given its own answer",
+        "StoredSteps.keep",
+        after("_found", "found = answer"),
+        f"{STORED}::test_of_two_that_call_at_once_the_first_answer_is_given_to_both",
     ),
 ]

@@ -6,7 +6,7 @@ the group. What it says, and what is changed, is `keylane.desk.stores`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from keylane.cli.asking import DRY_RUN, add_command, add_execute, admin_with, settings_of, show
 from keylane.cli.tables import print_table, say
@@ -140,8 +140,10 @@ def print_findings(report: Report) -> None:
 def run_schema(args: argparse.Namespace) -> int:
     """Print the tables; returns the exit code."""
     from keylane.delivery.statements import schema_of
+    from keylane.delivery.stored_steps import table_of
 
-    for statement in schema_of("sqlite" if args.sqlite else "postgresql"):
+    dialect: Literal["sqlite", "postgresql"] = "sqlite" if args.sqlite else "postgresql"
+    for statement in (*schema_of(dialect), table_of(dialect)):
         for line in f"{statement};".splitlines():
             say(line)
     return 0

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from keylane.consumer.own_topics import OwnTopics
 from keylane.consumer.returns import outcome_of, outcomes_of
+from keylane.delivery import stored_steps
 from keylane.delivery.checksums import checksum
 from keylane.delivery.positions import Seen, before_all, joined, map_of, position_of, runs_of, unseen
 from keylane.delivery.stores import Identity, Position
@@ -198,7 +199,8 @@ class Once:
         self._group_committed = group_committed
         self.identities = Identities(cluster, pipeline)
         places = Places()
-        self._inside = Transactions(pipeline, KeptRecords(self.identities, OwnTopics(pipeline), places))
+        steps_of = None if pipeline.steps is None else self.identities.group
+        self._inside = Transactions(pipeline, KeptRecords(self.identities, OwnTopics(pipeline), places), steps_of)
         self._house = House(self._inside.store, self.identities, places, pipeline, cluster, fail, changes)
         self.pipeline = replace(
             pipeline,
@@ -267,6 +269,7 @@ class House:
         self._identities = identities
         self._places = places
         self._group = pipeline.group_id
+        self._has_steps = pipeline.steps is not None
         self._cluster = cluster
         once = once_of(pipeline)
         self._retention_ms = once.retention_ms
@@ -546,11 +549,16 @@ class House:
                 if self._identities.by_key:
                     before_ms = time.time_ns() // 1_000_000 - self._retention_ms
                     transaction.purge_before(self._identities.group, before_ms)
+                    if self._has_steps:
+                        stored_steps.purge_before(transaction, self._identities.group, before_ms)
                 else:
                     for (topic, partition), offset in sorted(self._committed.items()):
                         name = (self._identities.scope(topic), partition)
                         if (seen := transaction.position(*name)) is not None:  # it may be a replica that was behind
-                            transaction.purge(*name, min(offset, seen.base), SAMPLES)
+                            below = min(offset, seen.base)
+                            transaction.purge(*name, below, SAMPLES)
+                            if self._has_steps:
+                                stored_steps.purge(transaction, *name, below)
         except Exception as error:  # a database that does not answer
             logger.warning("identities could not be purged, and will be later: %s", line_of(error))
             self._disconnect()
@@ -562,6 +570,8 @@ class House:
         if self._opened is None:
             self._opened = self._store.open()
             self._has_answered = True
+            if self._has_steps:
+                stored_steps.make_table(self._store, self._opened)
         return self._opened
 
     def _disconnect(self) -> None:

@@ -1,20 +1,12 @@
 """`KeptSteps`: a pipeline whose handler keeps results of calls by `context.step`, durably, before it goes on.
 
-The idea: the handler asks what is kept of a step, and calls its function only where nothing is. One thread drives the
-logs of all partitions (`keylane.delivery.steps`), each of which is opened by the first step of its assignment: so
-handlers wait for it, and no poll does. Whoever loses a partition drops what is known of it, since the next owner may
-have kept more.
-
-A coroutine's call is a task of its own: a handler that is over its time leaves it running, and the record's next
-attempt waits for the same one.
+The idea: one thread drives the logs of all partitions (`keylane.delivery.steps`), each of which is opened by the first
+step of its assignment: so handlers wait for it, and no poll does. Whoever loses a partition drops what is known of it,
+since the next owner may have kept more. What a handler asks is `keylane.delivery.step_calls`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import inspect
-import json
 import os
 import socket
 import threading
@@ -27,20 +19,22 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from keylane.delivery.checksums import checksum
-from keylane.delivery.steps.formats import MAX_TEXT_BYTES, OVERHEAD_BYTES, RecordIdentity, Step
+from keylane.delivery.step_calls import with_steps
+from keylane.delivery.steps.formats import OVERHEAD_BYTES, RecordIdentity
 from keylane.delivery.steps.log import Lost, StepLog
 from keylane.delivery.steps.table import StepTable
-from keylane.errors import InternalError, PeerError, StepLostError, UsageError
+from keylane.errors import InternalError, PeerError, StepLostError
 from keylane.foreign_errors import line_of
-from keylane.options import is_coroutine_function
 from keylane.pipeline import RebalanceListener
-from keylane.telling import kind_of, logger_of
+from keylane.telling import logger_of
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from keylane.consumer.start import Start, TopicPartition
     from keylane.coordinator.replicated.journal import PartitionLog
+    from keylane.delivery.steps.formats import Step
     from keylane.pipeline import Pipeline
     from keylane.records import Context, Record
 
@@ -52,8 +46,6 @@ PIECE_BYTES = 500_000
 TRIM_EVERY_S = 5.0
 CLOSE_S = 5.0
 """How long the end waits for what is being trimmed."""
-
-_BYTES, _TEXT, _JSON = b"b", b"s", b"j"
 
 
 class StepTopics(Protocol):
@@ -90,7 +82,7 @@ class KeptSteps:
         `fail` ends the run; any thread may call it."""
         self._fail = fail
         self._answers = Answers()
-        self._group = pipeline.group_id
+        self.group = pipeline.group_id
         self._topics = topics
         self._has_lease = has_lease
         self._owner = f"{socket.gethostname()}/{os.getpid()}"
@@ -108,7 +100,7 @@ class KeptSteps:
         ]
         self.pipeline = replace(
             pipeline,
-            handler=self._with_steps(pipeline.handler),
+            handler=with_steps(self, pipeline.handler),
             on_committed=self._committed,
             rebalance_listener=_Listener(self._give_up, pipeline.rebalance_listener),
         )
@@ -149,18 +141,7 @@ class KeptSteps:
             if (steps := self._assigned.pop(name, None)) is not None:
                 self._put(steps.log.close)
 
-    # --- the handler ---
-
-    def _with_steps(self, handler: Callable[..., Any]) -> Callable[..., Any]:
-        def call(record: Record, context: Context) -> Any:
-            context.keep_steps(RecordSteps(self, record))
-            return handler(record, context)
-
-        async def call_async(record: Record, context: Context) -> Any:
-            context.keep_steps(AsyncRecordSteps(self, record))
-            return await handler(record, context)
-
-        return call_async if is_coroutine_function(handler) else call
+    # --- what handlers ask ---
 
     def steps_of(self, record: Record) -> PartitionSteps | None:
         """Of the record's partition; None where it is not this member's any more."""
@@ -169,10 +150,6 @@ class KeptSteps:
     def may_call(self) -> bool:
         """Whether a call may begin without a look at the log."""
         return self._has_lease()
-
-    def idempotency_key(self, step: Step) -> str:
-        parts = json.dumps([self._group, *step.record, step.name, step.key])
-        return hashlib.sha256(parts.encode()).hexdigest()[:32]
 
     # --- what is complete ---
 
@@ -219,7 +196,7 @@ class KeptSteps:
         try:
             call()
         except Exception as error:
-            failure = InternalError(f"steps of group {self._group!r} are not kept any more: {line_of(error)}")
+            failure = InternalError(f"steps of group {self.group!r} are not kept any more: {line_of(error)}")
             failure.__cause__ = error
             self._answers.end(str(failure))
             self._fail(failure)
@@ -270,35 +247,37 @@ class Answers:
 
 
 class PartitionSteps:
-    """What handlers ask about one partition, in one assignment. Thread safety: any thread."""
+    """A `StepPlace`: of one partition, in one assignment. Thread safety: any thread."""
 
     def __init__(
         self, topic_id: str, log: StepLog, put: Callable[[Callable[[], None]], None], answers: Answers
     ) -> None:
         """`put`: what is put there is called by the one thread that has the logs."""
         self._answers = answers
-        self.topic_id = topic_id
+        self._topic_id = topic_id
         self.log = log
         self._put = put
         self.is_used = False
         self.running: dict[Step, asyncio.Task[Any]] = {}
-        """Of coroutines; the event loop's."""
+
+    def identity_of(self, record: Record) -> RecordIdentity:
+        proof = checksum(record.raw_key, record.raw_value, record.timestamp_ms)
+        return RecordIdentity(self._topic_id, record.partition, record.offset, proof)
+
+    def check(self, context: Context) -> None:
+        """There is no transaction that a step would be late for."""
 
     def ask(self, step: Step) -> Future[bytes | None]:
-        """What is kept of it. Raises `StepLostError`."""
         self.is_used = True
         return self._answered(step, self.log.open, lambda: self.log.answer(step))
 
-    def keep(self, step: Step, answer: bytes) -> Future[None]:
-        """Raises `StepLostError` where nobody will ever be given the answer."""
-        return self._answered(step, lambda told: self.log.keep(step, answer, told), _nothing)
+    def keep(self, step: Step, answer: bytes) -> Future[bytes]:
+        return self._answered(step, lambda told: self.log.keep(step, answer, told), lambda: answer)
 
     def forget(self, step: Step) -> Future[None]:
-        """Raises `StepLostError`."""
         return self._answered(step, lambda told: self.log.forget(step, told), _nothing)
 
     def confirm(self, step: Step) -> Future[None]:
-        """That this member is still the owner. Raises `StepLostError` where it is not."""
         return self._answered(step, self.log.confirm, _nothing)
 
     def _answered(
@@ -311,135 +290,6 @@ class PartitionSteps:
 
         self._put(lambda: ask(told))
         return found
-
-
-class RecordSteps:
-    """The steps of one attempt of a record, whose handler is a plain function."""
-
-    def __init__(self, all_steps: KeptSteps, record: Record) -> None:
-        self._all = all_steps
-        self._record = record
-        self._partition = all_steps.steps_of(record)
-        self._used: set[Step] = set()
-
-    def step(
-        self,
-        context: Context,  # noqa: ARG002 - of coroutines
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        name: str | None,
-        key: str,
-        keep_if: Callable[[Any], bool] | None,
-    ) -> Any:
-        """See `Context.step`."""
-        if is_coroutine_function(function):
-            raise UsageError(f"context.step: {function!r} is a coroutine function, and the handler is a plain one")
-        step, partition = self._begin(function, name, key)
-        found = partition.ask(step).result()
-        if found is not None:
-            return _decoded(found)
-        if not self._all.may_call():
-            partition.confirm(step).result()
-        value = function(*args)
-        if keep_if is not None and not keep_if(value):
-            return value
-        answer = _encoded(value, step)
-        partition.keep(step, answer).result()
-        return _decoded(answer)
-
-    def forget(self, name: str, key: str) -> Any:
-        """See `Context.forget`."""
-        step = self._named(name, key)
-        partition = self._owned(step)
-        partition.ask(step).result()
-        partition.forget(step).result()
-        self._used.discard(step)
-
-    def key(self, name: str, key: str) -> str:
-        """See `Context.step_key`."""
-        return self._all.idempotency_key(self._named(name, key))
-
-    def _begin(self, function: Callable[..., Any], name: str | None, key: str) -> tuple[Step, PartitionSteps]:
-        name = name or getattr(function, "__name__", "")
-        if not name or name == "<lambda>":
-            raise UsageError(f"context.step: {function!r} has no name by which its answer can be kept: give name=")
-        step = self._named(name, key)
-        if step in self._used:
-            what = f"a second step {name!r}" + (f" with key={key!r}" if key else "")
-            raise UsageError(f"context.step: {what} for one record would get the first one's answer: give key=")
-        self._used.add(step)
-        return step, self._owned(step)
-
-    def _named(self, name: str, key: str) -> Step:
-        for what, text in (("name", name), ("key", key)):
-            if not isinstance(text, str):
-                raise UsageError(f"context.step: {what} is {kind_of(text)}: give a text")
-            if len(text.encode(errors="surrogatepass")) > MAX_TEXT_BYTES:
-                raise UsageError(f"context.step: {what} has more than {MAX_TEXT_BYTES} bytes: give a shorter one")
-        record = self._record
-        proof = checksum(record.raw_key, record.raw_value, record.timestamp_ms)
-        topic_id = "" if self._partition is None else self._partition.topic_id
-        return Step(RecordIdentity(topic_id, record.partition, record.offset, proof), name, key)
-
-    def _owned(self, step: Step) -> PartitionSteps:
-        if self._partition is None or self._all.steps_of(self._record) is not self._partition:
-            raise StepLostError(f"step {step.name!r}: its partition is not read here any more")
-        return self._partition
-
-
-class AsyncRecordSteps(RecordSteps):
-    """The same for a coroutine function: what is asked is awaited. Belongs to its event loop."""
-
-    async def step(
-        self,
-        context: Context,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        name: str | None,
-        key: str,
-        keep_if: Callable[[Any], bool] | None,
-    ) -> Any:
-        step, partition = self._begin(function, name, key)
-        task = partition.running.get(step)
-        if task is None:
-            task = asyncio.create_task(self._run(partition, step, function, args, keep_if))
-            partition.running[step] = task
-            task.add_done_callback(partial(_ended, partition.running, step))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if context.cancelled:  # else it is over its time, and the next attempt waits for it
-                task.cancel()
-            raise
-
-    async def _run(
-        self,
-        partition: PartitionSteps,
-        step: Step,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        keep_if: Callable[[Any], bool] | None,
-    ) -> Any:
-        found = await asyncio.wrap_future(partition.ask(step))
-        if found is not None:
-            return _decoded(found)
-        if not self._all.may_call():
-            await asyncio.wrap_future(partition.confirm(step))
-        value = function(*args)
-        if inspect.isawaitable(value):
-            value = await value
-        if keep_if is not None and not keep_if(value):
-            return value
-        answer = _encoded(value, step)
-        await asyncio.wrap_future(partition.keep(step, answer))
-        return _decoded(answer)
-
-    async def forget(self, name: str, key: str) -> None:
-        step = self._named(name, key)
-        partition = self._owned(step)
-        await asyncio.wrap_future(partition.ask(step))
-        await asyncio.wrap_future(partition.forget(step))
-        self._used.discard(step)
 
 
 class _Listener(RebalanceListener):
@@ -466,30 +316,3 @@ class _Listener(RebalanceListener):
 
 def _nothing() -> None:
     """What there is to say of what was done."""
-
-
-def _ended(running: dict[Step, asyncio.Task[Any]], step: Step, task: asyncio.Task[Any]) -> None:
-    running.pop(step, None)
-    with suppress(asyncio.CancelledError):
-        task.exception()  # nobody may wait for it any more; asyncio must not warn about it
-
-
-def _encoded(value: Any, step: Step) -> bytes:
-    """A step's result as it is kept. Raises `UsageError`."""
-    if isinstance(value, bytes):
-        return _BYTES + value
-    if isinstance(value, str):
-        return _TEXT + value.encode(errors="surrogatepass")
-    try:
-        return _JSON + json.dumps(value).encode()
-    except (TypeError, ValueError, RecursionError):
-        raise UsageError(
-            f"step {step.name!r} returned {kind_of(value)}, which is not kept: return bytes, a str, or what JSON takes"
-        ) from None
-
-
-def _decoded(answer: bytes) -> Any:
-    kind, data = answer[:1], answer[1:]
-    if kind == _BYTES:
-        return data
-    return data.decode(errors="surrogatepass") if kind == _TEXT else json.loads(data)

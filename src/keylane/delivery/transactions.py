@@ -12,11 +12,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from keylane.delivery.postgres import PostgresStore
 from keylane.delivery.sqlite import BusyNowError, SqliteStore, UndoneError
+from keylane.delivery.step_calls import with_steps
+from keylane.delivery.stored_steps import StoredSteps
 from keylane.delivery.stores import AsyncStore, Identity, Processed, Store
 from keylane.errors import HandlerError, PeerError, StoreError, UsageError
 from keylane.flow.around import handler_of
@@ -152,10 +155,14 @@ class ClaimLost(BaseException):
 class Transactions:
     """`handler` and `resource` are those of the flow to run. Thread safety: they run in workers."""
 
-    def __init__(self, flow: Flow, keeping: Keeping) -> None:
+    def __init__(self, flow: Flow, keeping: Keeping, steps_of: str | None = None) -> None:
+        """`steps_of`: whose steps the store keeps, as idempotency keys name it; None where the flow has none."""
         self.store = checked_store(flow)
         self._user_resource = flow.resource
         self.resource = self._async_resource if flow.is_async else self._resource
+        self.steps = None if steps_of is None else StoredSteps(self.store, keeping, steps_of, ClaimLost)
+        if self.steps is not None:
+            flow = replace(flow, handler=with_steps(self.steps, flow.handler))
         handler = handler_of(flow)
         takes = takes_context(handler)
         kind = _AsyncCalls if flow.is_async else _Calls
@@ -173,35 +180,30 @@ class Transactions:
     @contextmanager
     def _resource(self) -> Iterator[Any]:
         """Of the worker threads: the user's, and the store's connections."""
-        with answering(self.store):
-            self.opened = self.store.open()
-        try:
-            if self._user_resource is None:
-                yield None
-            else:
-                with self._user_resource() as value:
-                    yield value
-        finally:
-            self.opened.close()
+        with ExitStack() as stack:
+            with answering(self.store):
+                self.opened = self.store.open()
+                stack.callback(self.opened.close)
+                self._open_steps(stack, is_async=False)
+            yield None if self._user_resource is None else stack.enter_context(self._user_resource())
 
     @asynccontextmanager
     async def _async_resource(self) -> AsyncIterator[Any]:
         assert isinstance(self.store, AsyncStore)
-        with answering(self.store):
-            self.opened_async = await self.store.open_async()
-        try:
-            if self._user_resource is None:
-                yield None
+        async with AsyncExitStack() as stack:
+            with answering(self.store):
+                self.opened_async = await self.store.open_async()
+                stack.push_async_callback(self.opened_async.close)
+                self._open_steps(stack, is_async=True)
+            made = nullcontext() if self._user_resource is None else self._user_resource()
+            if hasattr(made, "__aenter__"):
+                yield await stack.enter_async_context(made)
             else:
-                made = self._user_resource()
-                if hasattr(made, "__aenter__"):
-                    async with made as value:
-                        yield value
-                else:
-                    with made as value:
-                        yield value
-        finally:
-            await self.opened_async.close()
+                yield stack.enter_context(made)
+
+    def _open_steps(self, stack: ExitStack | AsyncExitStack, *, is_async: bool) -> None:
+        if self.steps is not None:
+            stack.enter_context(self.steps.open(is_async=is_async))
 
 
 class _Calls:
@@ -263,6 +265,7 @@ class _Begun:
         self._batch = batch
         self._context = context
         self._block: AbstractContextManager[Transaction] | None = None
+        context.is_inside = False
         self._processed: Mapping[Identity, Processed] | None = None
         self.transaction: Transaction
 
@@ -275,6 +278,7 @@ class _Begun:
     def begin(self) -> Mapping[Identity, Processed]:
         """What others have processed of the call's items; all others are claimed."""
         if self._processed is None:
+            self._context.is_inside = True
             self._transactions.waiting.add(self._batch)
             try:
                 block = self._transactions.opened.transaction()
@@ -313,7 +317,8 @@ class _AsyncCalls:
         if claims_first is None:
             claims_first = bool(await opened.find(batch.checksums))
         while True:
-            if busy == BUSY_TRIES or not (hasattr(opened, "deferred") or getattr(opened, "may_begin_now", False)):
+            may_wait = hasattr(opened, "deferred") or getattr(opened, "may_begin_now", False)
+            if (busy == BUSY_TRIES or not may_wait) and self._transactions.steps is None:  # these go first
                 claims_first = True
             try:
                 return await self._attempt(batch, context, claims_first=claims_first)
@@ -357,6 +362,7 @@ class _AsyncBegun:
         self._batch = batch
         self._context = context
         self._block: AbstractAsyncContextManager[AsyncTransaction] | None = None
+        context.is_inside = False
         self._processed: Mapping[Identity, Processed] | None = None
         self._beginning = asyncio.Lock()
         self._is_busy = False
@@ -373,6 +379,7 @@ class _AsyncBegun:
             return self._processed
         async with self._beginning:  # statements of one handler may run beside each other
             if self._processed is None:
+                self._context.is_inside = True
                 self._transactions.waiting.add(self._batch)
                 try:
                     block = self._transactions.opened_async.transaction()
@@ -395,6 +402,7 @@ class _AsyncBegun:
             except BusyNowError:
                 self._is_busy = True
                 raise
+            self._context.is_inside = True
             self._processed = self._batch.checked(begun.claim_now(self._batch.checksums))
         self._batch.check_claims(self._processed)
         return self._context.has_begun(self.transaction.connection)

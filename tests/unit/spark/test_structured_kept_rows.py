@@ -495,3 +495,64 @@ def test_what_fails_with_carry_over_is_carried_and_the_rest_is_kept(
     second = tasks.run(tasks.step(carry_over=carry), records(COUNT)[4:5])
     assert len(first + second) == sum(number % 3 for number in range(COUNT))
     assert tasks.effects() == list(range(COUNT))
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_step_of_a_row_is_kept_though_its_attempts_fail_and_its_task_runs_again(
+    tasks: Tasks, *, is_async: bool
+) -> None:
+    paid: Counter[int] = Counter()
+
+    def pay(number: int) -> int:
+        paid[number] += 1
+        return number
+
+    def handle(row: Any, context: kl.Context) -> Any:
+        context.step(pay, number_of(row))
+        if fails:
+            raise ValueError("the second call fails")
+        return tasks.insert(row, context)
+
+    async def handle_async(row: Any, context: kl.Context) -> Any:
+        await context.step(pay, number_of(row))
+        if fails:
+            raise ValueError("the second call fails")
+        return tasks.insert(row, context)
+
+    def run(first: int = 0) -> None:
+        rows = [one for one in records(COUNT) if one["offset"] >= first]
+        tasks.run(tasks.step(handle_async if is_async else handle, steps=kl.Steps()), rows)
+
+    fails = True
+    with pytest.raises(kl.HandlerError):
+        run()
+    assert paid
+    fails = False
+    tasks.is_at(0, run="after a restart")
+    run()
+    assert set(paid.values()) == {1}
+    assert tasks.effects() == list(range(COUNT))
+    assert tasks.select("SELECT count(*) FROM keylane_steps") == [(COUNT,)]
+    tasks.is_at(1, below={"in": dict.fromkeys({one["partition"] for one in records(COUNT)}, 1)})
+    run(1)
+    assert tasks.select("SELECT min(at) FROM keylane_steps") == [(1,)], "what no restart can ask for is deleted"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"delivery": "at_least_once"}, "steps: rows have no commits of their own"),
+        ({"steps": kl.Steps(topic="kept")}, "Steps.topic='kept': the store keeps the steps of rows"),
+        ({"batch": kl.Batch(5)}, "steps, batch: a step is of one record"),
+        ({"workers": kl.Processes()}, "workers=Processes(count=None): a database transaction is open in the process"),
+        ({"handler": number_of}, "steps: the handler takes no context"),
+        ({"steps": True}, "steps=True: give keylane.Steps(...)"),
+    ],
+)
+def test_rows_that_cannot_keep_steps_are_refused_with_the_reason(
+    tasks: Tasks, options: dict[str, Any], says: str
+) -> None:
+    given: dict[str, Any] = {"handler": tasks.insert, "returns": RETURNS, "steps": kl.Steps()}
+    with pytest.raises(kl.UsageError) as raised:
+        parallel_map(**(given | {"delivery": kl.ExactlyOnce(tasks.store)} | options))
+    assert says in str(raised.value)

@@ -48,6 +48,8 @@ class RecordIdentity(NamedTuple):
     offset: int
     checksum: int
     """Of key, value and timestamp, as `keylane.delivery.checksums` has it."""
+    key: str = ""
+    """What an identity of the user's says of it; never in a log."""
 
 
 class Step(NamedTuple):

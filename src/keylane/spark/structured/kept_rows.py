@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
 
+from keylane.delivery import stored_steps
 from keylane.delivery.stores import Identity
 from keylane.delivery.transactions import (
     Transactions,
@@ -134,7 +135,8 @@ class KeptRows:
         self._outputs = KeptOutputs(schema, self._asked.run and f"{self._asked.run} {self._step}")
         self._met: set[str] = set()
         """Topics of the rows that were fed; "" with an identity of the user's."""
-        inside = Transactions(options, self)
+        self._has_steps = options.steps is not None
+        inside = Transactions(options, self, self._scope if self._has_steps else None)
         self.handler, self.resource, self._store = inside.handler, inside.resource, inside.store
 
     # --- what rows are known by, and what is kept of them ---
@@ -207,6 +209,8 @@ class KeptRows:
         with answering(self._store):
             opened = self._store.open()
             try:
+                if self._has_steps:
+                    stored_steps.make_table(self._store, opened)
                 with opened.transaction() as transaction:
                     check_transaction(self._store, transaction)
                     if transaction.purged_below(turns, 0) <= turn:
@@ -224,10 +228,14 @@ class KeptRows:
         scope = self._scope_of(topic)
         if self._settled is None or topic not in self._settled.below:
             transaction.purge_before(scope, now_ms - self._once.retention_ms)
+            if self._has_steps:
+                stored_steps.purge_before(transaction, scope, now_ms - self._once.retention_ms)
             return
         for partition, below in sorted(self._settled.below[topic].items()):
             if transaction.purged_below(scope, partition) < below:
                 transaction.purge(scope, partition, below)
+                if self._has_steps:
+                    stored_steps.purge(transaction, scope, partition, below)
 
     def _scope_of(self, topic: str) -> str:
         return f"{self._scope}/{topic}" if topic else self._scope

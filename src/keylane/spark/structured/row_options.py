@@ -10,10 +10,22 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from keylane.delivery.stored_steps import check_store_of_steps
 from keylane.delivery.transactions import checked_store
 from keylane.errors import UsageError
 from keylane.http import Calls
-from keylane.options import NO_PLACE_FOR_LATE, DeadLetter, Flow, Halt, Ordering, Processes, Skip, check_deserializer
+from keylane.options import (
+    NO_PLACE_FOR_LATE,
+    DeadLetter,
+    Flow,
+    Halt,
+    Ordering,
+    Processes,
+    Skip,
+    check_deserializer,
+    check_kind,
+)
+from keylane.pipeline import Steps, check_has_steps
 from keylane.spark.structured.dead_letters import check_columns
 from keylane.spark.structured.rows import RECORD
 from keylane.spark.structured.step_counts import StepCounts
@@ -61,6 +73,8 @@ class RowOptions(Flow):
     bytes."""
     value_deserializer: Callable[..., Any] | None = None
     """The same for `row.value`."""
+    steps: Steps | None = None
+    """Keep results of `context.step` in the store of `delivery=ExactlyOnce(store)` (docs/steps.md)."""
     counts: StepCounts = field(default_factory=StepCounts, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -76,6 +90,9 @@ class RowOptions(Flow):
             raise UsageError("handler=Calls(...): a row becomes what on_response returns: give it that function")
         for name in ("key_deserializer", "value_deserializer"):
             check_deserializer(name, getattr(self, name), is_async=self.is_async)
+        check_kind("steps", self.steps, (Steps, type(None)))
+        if self.steps is not None:
+            self._check_steps(self.steps)
         self._check_failures()
         self._check_order()
         if self.handler_timeout_ms and not self.is_async and not isinstance(self.workers, Processes):
@@ -83,6 +100,17 @@ class RowOptions(Flow):
                 "handler_timeout_ms needs what can be ended, and a thread cannot: declare the function `async def`, or "
                 "run it with workers=Processes()"
             )
+
+    def _check_steps(self, steps: Steps) -> None:
+        if self.guarantee != "exactly_once":
+            raise UsageError(
+                "steps: rows have no commits of their own, and no member that owns them, so that nobody could keep "
+                "their steps in Kafka: give delivery=ExactlyOnce(store), which keeps them, or leave steps out"
+            )
+        if steps.topic is not None:
+            raise UsageError(f"Steps.topic={steps.topic!r}: the store keeps the steps of rows: leave it out")
+        check_has_steps(self)
+        check_store_of_steps(checked_store(self))
 
     def _check_failures(self) -> None:
         """What becomes of a row that failed for the last time is said once."""
