@@ -431,6 +431,13 @@ class Returned:
         """What the handler got, where that is more than what was polled."""
 
 
+class Codec(Protocol):
+    """What makes bytes of a step's result, and the result of them; the modules `pickle` and `json` are close to it."""
+
+    def dumps(self, value: Any, /) -> bytes: ...
+    def loads(self, data: bytes, /) -> Any: ...
+
+
 class StepCall(NamedTuple):
     """keylane's: what a handler has given `Context.step`."""
 
@@ -439,6 +446,8 @@ class StepCall(NamedTuple):
     name: str | None
     key: str
     keep_if: Callable[[Any], bool] | None
+    retries: Any
+    codec: Codec | None
 
 
 WaitsFor = Literal["running", "pool"]
@@ -523,16 +532,21 @@ class Context(Generic[R]):
         name: str | None = None,
         key: str = "",
         keep_if: Callable[[Any], bool] | None = None,
+        retries: Any = None,
+        codec: Codec | None = None,
     ) -> Any:
         """What `function(*args)` returns, which is kept durably before it is given: whenever this record runs again, on
         whichever member, that is given, and the function is not called. In a coroutine function: `await` it.
 
-        The result is bytes, a str, or what JSON takes. It is known by `name` (the function's own if there is none),
-        and by `key` where a record has several of that name. With `keep_if` a result is kept only where that says so.
+        The result is bytes, a str, or what JSON takes; or what `codec.dumps` makes bytes of, as `pickle`'s. It is known
+        by `name` (the function's own if there is none), and by `key` where a record has several of that name. With
+        `keep_if` a result is kept only where that says so. With `retries` (`keylane.Retries`) a call that fails is made
+        again within this attempt of the record.
+
         Raises what the function raises, which keeps nothing; `keylane.errors.StepLostError` where the partition is
         another member's by now; and `UsageError` for what cannot be kept.
         """
-        return self._kept_steps().step(self, StepCall(function, args, name, key, keep_if))
+        return self._kept_steps().step(self, StepCall(function, args, name, key, keep_if, retries, codec))
 
     def forget(self, name: str, key: str = "") -> Any:
         """Keep the step's result no longer: the next `step` of that name calls its function. In a coroutine function:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import pickle
 import runpy
 import threading
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -219,6 +221,59 @@ def test_what_cannot_be_kept_is_said(stage: Stage) -> None:
         "is a coroutine function, and the handler is a plain one",
     ):
         assert any(text in one for one in found), (text, found)
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_a_step_has_retries_of_its_own(stage: Stage, kind: str) -> None:
+    """So that its record needs no second attempt; not for what is fatal."""
+    calls: Counter[Any] = Counter()
+    attempts: Counter[Any] = Counter()
+    retries = kl.Retries(max_attempts=3, delay_ms=0, never=KeyError)
+
+    def ask(where: tuple[int, int], error: Exception, fails: int) -> str:
+        calls[where, repr(error)] += 1
+        if calls[where, repr(error)] <= fails:
+            raise error
+        return "answer"
+
+    cases: list[tuple[Exception, int]] = [(OSError(), 2), (OSError("often"), 3), (KeyError(), 1), (kl.Fatal(), 0)]
+
+    def handle(record: kl.Record, context: kl.Context) -> None:
+        attempts[place(record)] += 1
+        for number, case in enumerate(cases):
+            with suppress(OSError, KeyError):
+                context.step(ask, place(record), *case, key=f"{number}", retries=retries)
+
+    async def handle_async(record: kl.Record, context: kl.Context) -> None:
+        attempts[place(record)] += 1
+        for number, case in enumerate(cases):
+            with suppress(OSError, KeyError):
+                await context.step(ask, place(record), *case, key=f"{number}", retries=retries)
+
+    run(stage, handle if kind == "thread" else handle_async)
+    assert set(attempts.values()) == {1}
+    by_case: dict[str, set[int]] = {}
+    for (_, case), count in calls.items():
+        by_case.setdefault(case, set()).add(count)
+    assert by_case == {"OSError()": {3}, "OSError('often')": {3}, "KeyError()": {1}, "Fatal()": {1}}
+
+
+def test_a_codec_keeps_what_json_does_not(stage: Stage) -> None:
+    found: list[Any] = []
+    said: set[str] = set()
+
+    def handle(record: kl.Record, context: kl.Context) -> None:
+        try:
+            codec = None if context.attempt == 2 else pickle
+            found.append(context.step(lambda: {1, 2}, name="ask", key=f"{record.offset}", codec=codec))
+        except kl.UsageError as error:
+            said.add(str(error))
+        if context.attempt < 3:
+            raise ValueError
+
+    run(stage, handle)
+    assert found == [{1, 2}] * 2 * RECORDS
+    assert said == {"step 'ask': what is kept of it was made by a codec: give codec="}
 
 
 def test_without_the_option_a_step_is_refused(stage: Stage) -> None:

@@ -10,22 +10,27 @@ import asyncio
 import hashlib
 import inspect
 import json
+import math
+import random
+import time
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from keylane.delivery.steps.formats import MAX_TEXT_BYTES, RecordIdentity, Step
-from keylane.errors import StepLostError, UsageError
-from keylane.options import is_coroutine_function
+from keylane.errors import Fatal, StepLostError, UsageError
+from keylane.flow.retries import delay_s
+from keylane.foreign_errors import is_throttled
+from keylane.options import Retries, is_coroutine_function
 from keylane.telling import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from keylane.records import Context, Record, StepCall
+    from keylane.records import Codec, Context, Record, StepCall
 
-_BYTES, _TEXT, _JSON = b"b", b"s", b"j"
+_BYTES, _TEXT, _JSON, _CODEC = b"b", b"s", b"j", b"c"
 
 
 class StepPlace(Protocol):
@@ -93,15 +98,24 @@ class RecordSteps:
         if is_coroutine_function(call.function):
             raise UsageError(f"context.step: {call.function!r} is a coroutine function, and the handler is a plain one")
         step, place = self._begin(context, call)
-        found = place.ask(step).result()
-        if found is not None:
-            return decoded(found)
-        if not self._places.may_call():
-            place.confirm(step).result()
-        value = call.function(*call.args)
+        repeats = Repeats(call.retries, self._record)
+        while True:
+            found = place.ask(step).result()
+            if found is not None:
+                return decoded(found, step, call.codec)
+            if not self._places.may_call():
+                place.confirm(step).result()
+            try:
+                value = call.function(*call.args)
+                break
+            except Exception as error:
+                pause_s = repeats.pause_s(error)
+                if context.cancelled or (context.deadline or math.inf) <= time.monotonic() + pause_s:
+                    raise
+            time.sleep(pause_s)
         if call.keep_if is not None and not call.keep_if(value):
             return value
-        return decoded(place.keep(step, encoded(value, step)).result())
+        return decoded(place.keep(step, encoded(value, step, call.codec)).result(), step, call.codec)
 
     def forget(self, context: Context, name: str, key: str) -> Any:
         """See `Context.forget`."""
@@ -117,6 +131,8 @@ class RecordSteps:
 
     def _begin(self, context: Context, call: StepCall) -> tuple[Step, StepPlace]:
         name = call.name or getattr(call.function, "__name__", "")
+        if not (call.retries is None or isinstance(call.retries, Retries)):
+            raise UsageError(f"context.step: retries is {kind_of(call.retries)}: give keylane.Retries(...)")
         if not name or name == "<lambda>":
             raise UsageError(f"context.step: {call.function!r} has no name by which its answer can be kept: give name=")
         step, place = self._named(name, call.key)
@@ -168,22 +184,54 @@ class AsyncRecordSteps(RecordSteps):
             raise
 
     async def _run(self, place: StepPlace, step: Step, call: StepCall) -> Any:
-        found = await asyncio.wrap_future(place.ask(step))
-        if found is not None:
-            return decoded(found)
-        if not self._places.may_call():
-            await asyncio.wrap_future(place.confirm(step))
-        value = call.function(*call.args)
-        if inspect.isawaitable(value):
-            value = await value
+        repeats = Repeats(call.retries, self._record)
+        while True:
+            found = await asyncio.wrap_future(place.ask(step))
+            if found is not None:
+                return decoded(found, step, call.codec)
+            if not self._places.may_call():
+                await asyncio.wrap_future(place.confirm(step))
+            try:
+                value = call.function(*call.args)
+                if inspect.isawaitable(value):
+                    value = await value
+                break
+            except Exception as error:
+                pause_s = repeats.pause_s(error)
+            await asyncio.sleep(pause_s)
         if call.keep_if is not None and not call.keep_if(value):
             return value
-        return decoded(await asyncio.wrap_future(place.keep(step, encoded(value, step))))
+        kept = await asyncio.wrap_future(place.keep(step, encoded(value, step, call.codec)))
+        return decoded(kept, step, call.codec)
 
     async def forget(self, context: Context, name: str, key: str) -> None:
         step, place = self._to_forget(context, name, key)
         await asyncio.wrap_future(place.ask(step))
         await asyncio.wrap_future(place.forget(step))
+
+
+class Repeats:
+    """Of one step's calls within an attempt of its record."""
+
+    def __init__(self, retries: Retries | None, record: Record) -> None:
+        self._retries = retries
+        self._record = record
+        self._attempt = 0
+        self._began = time.monotonic()
+
+    def pause_s(self, error: Exception) -> float:
+        """Until the next call. Raises the error where there is none: what is left to the record's own retries."""
+        self._attempt += 1
+        retries = self._retries
+        if retries is None or not retries.allow(self._attempt) or retries.forbid(error):
+            raise error
+        if isinstance(error, Fatal) or is_throttled(error):
+            raise error
+        pause_s = delay_s(retries, self._attempt, error, self._record, random.random)
+        age_s = time.monotonic() + pause_s - self._began
+        if retries.max_age_ms is not None and age_s * 1000 > retries.max_age_ms:
+            raise error
+        return pause_s
 
 
 def _lost(name: str) -> StepLostError:
@@ -196,8 +244,13 @@ def _ended(running: dict[Step, asyncio.Task[Any]], step: Step, task: asyncio.Tas
         task.exception()  # nobody may wait for it any more; asyncio must not warn about it
 
 
-def encoded(value: Any, step: Step) -> bytes:
+def encoded(value: Any, step: Step, codec: Codec | None = None) -> bytes:
     """A step's result as it is kept. Raises `UsageError`."""
+    if codec is not None:
+        data = codec.dumps(value)
+        if not isinstance(data, bytes):
+            raise UsageError(f"step {step.name!r}: its codec's dumps returned {kind_of(data)}: return bytes")
+        return _CODEC + data
     if isinstance(value, bytes):
         return _BYTES + value
     if isinstance(value, str):
@@ -206,13 +259,18 @@ def encoded(value: Any, step: Step) -> bytes:
         return _JSON + json.dumps(value).encode()
     except (TypeError, ValueError, RecursionError):
         raise UsageError(
-            f"step {step.name!r} returned {kind_of(value)}, which is not kept: return bytes, a str, or what JSON takes"
+            f"step {step.name!r} returned {kind_of(value)}, which is not kept: return bytes, a str, or what JSON "
+            "takes, or give codec="
         ) from None
 
 
-def decoded(answer: bytes) -> Any:
-    """What `encoded` was given."""
+def decoded(answer: bytes, step: Step, codec: Codec | None = None) -> Any:
+    """What `encoded` was given. Raises `UsageError` where it had a codec, and there is none."""
     kind, data = answer[:1], answer[1:]
+    if kind == _CODEC:
+        if codec is None:
+            raise UsageError(f"step {step.name!r}: what is kept of it was made by a codec: give codec=")
+        return codec.loads(data)
     if kind == _BYTES:
         return data
     return data.decode(errors="surrogatepass") if kind == _TEXT else json.loads(data)
