@@ -224,6 +224,31 @@ def test_what_cannot_be_kept_is_said(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_a_dead_letter_names_the_steps_that_were_done(stage: Stage, kind: str) -> None:
+    dead = f"{stage.topic}-dead"
+    stage.create(1, dead)
+
+    def fail() -> None:
+        raise OSError("the service is away")
+
+    def handle(record: kl.Record, context: kl.Context) -> None:
+        for part in ("a", "b"):
+            context.step(lambda: 1, name="part", key=part)
+        context.step(fail)
+
+    async def handle_async(record: kl.Record, context: kl.Context) -> None:
+        for part in ("a", "b"):
+            await context.step(lambda: 1, name="part", key=part)
+        await context.step(fail)
+
+    chosen = handle if kind == "thread" else handle_async
+    run(stage, chosen, retries=kl.Retries(max_attempts=2, delay_ms=0), on_exhausted=kl.DeadLetter(dead))
+    letters = stage.read(dead)
+    assert len(letters) == RECORDS
+    assert {dict(one.headers)["keylane.steps"] for one in letters} == {b'["part/a", "part/b"]'}
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
 def test_a_step_has_retries_of_its_own(stage: Stage, kind: str) -> None:
     """So that its record needs no second attempt; not for what is fatal."""
     calls: Counter[Any] = Counter()

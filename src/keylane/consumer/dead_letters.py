@@ -11,6 +11,7 @@ everywhere else); KIP-298 (`__connect.errors.`); KIP-1034 (`__streams.errors.`);
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,12 +20,14 @@ from keylane.foreign_errors import class_of, printable, text_of
 from keylane.records import Output, carried_headers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from keylane.flow.outcomes import Failure
     from keylane.records import Message, Record
 
     Headers = list[tuple[str, bytes | None]]
+    Place = tuple[str, int, int]
+    """Topic, partition and offset."""
 
 ROUNDS = "keylane.rounds"
 """How often a record came back from the dead; it stays with the record when that dies again."""
@@ -43,6 +46,8 @@ class Set:
     text: str = ""
     timestamp: str = ""
     attempts: str = ""
+    steps: str = ""
+    """Names of the steps that were done."""
     cause: str = ""
     """Class of the error's cause, which says more than the wrapper's."""
     prefix: str = ""
@@ -54,7 +59,7 @@ class Set:
 
     def names(self) -> frozenset[str]:
         named = (self.topic, self.partition, self.offset, self.error, self.text, self.timestamp, self.attempts)
-        return frozenset(one for one in (*named, self.cause, *self.others) if one)
+        return frozenset(one for one in (*named, self.steps, self.cause, *self.others) if one)
 
     def has(self, name: str) -> bool:
         return name in self.names() or bool(self.prefix and name.startswith(self.prefix))
@@ -97,6 +102,7 @@ OURS = Set(
     error="keylane.error.class",
     text="keylane.error.text",
     attempts="keylane.attempts",
+    steps="keylane.steps",
 )
 
 SETS = (
@@ -165,7 +171,7 @@ def shorter(letter: Output) -> Output | None:
     if text is not None and len(text) > SHORT:
         less = text[:SHORT].decode("utf-8", "ignore").encode()
         return replace(letter, headers=[(name, less if name == OURS.text else value) for name, value in letter.headers])
-    left_out = {OURS.text, OURS.error, OURS.timestamp}
+    left_out = {OURS.text, OURS.error, OURS.timestamp, OURS.steps}
     if left_out.isdisjoint(said):
         return None
     return replace(letter, headers=[one for one in letter.headers if one[0] not in left_out])
@@ -181,12 +187,13 @@ _OURS = OURS.names()
 
 
 def said_of(
-    place: tuple[str, int, int] | None, timestamp_ms: int | None, error: BaseException, attempts: int
+    place: Place | None, timestamp_ms: int | None, error: BaseException, attempts: int
 ) -> list[tuple[str, bytes]]:
     """What a dead letter's headers say of a record, by its topic, partition and offset; what is not known is left
     out."""
     topic, partition, offset = place or (None, None, None)
-    return _said(Death("keylane", topic, partition, offset, timestamp_ms, class_of(error), text_of(error), attempts))
+    what, steps = (class_of(error), text_of(error)), noted_steps(error, place)
+    return _said(Death("keylane", topic, partition, offset, timestamp_ms, *what, attempts, steps))
 
 
 def _said(death: Death) -> list[tuple[str, bytes]]:
@@ -199,8 +206,28 @@ def _said(death: Death) -> list[tuple[str, bytes]]:
         OURS.error: death.error_class,
         OURS.text: None if text is None else printable(text),
         OURS.attempts: death.attempts,
+        OURS.steps: death.steps,
     }
     return [(key, str(value).encode()) for key, value in said.items() if value is not None]
+
+
+# --- steps that were done ---
+
+MOST_STEPS = 50
+"""That a letter names."""
+_NOTED = "_keylane_steps"
+
+
+def note_steps(error: BaseException, place: Place, names: Sequence[str]) -> None:
+    """An attempt at the record in this place has failed with the error, after it was through with these steps. They
+    travel with the error: a user's wrapper around it has none."""
+    error.__dict__[_NOTED] = (place, json.dumps(names[:MOST_STEPS]))
+
+
+def noted_steps(error: BaseException, place: Place | None) -> str | None:
+    """The same, where it is of that place: one error may be raised for many records."""
+    noted, names = error.__dict__.get(_NOTED, (None, None))
+    return names if noted == place else None
 
 
 # --- reading ---
@@ -221,6 +248,8 @@ class Death:
     error_class: str | None = None
     error_text: str | None = None
     attempts: int | None = None
+    steps: str | None = None
+    """Names of the steps that were done, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +297,7 @@ def _death(of: Set, said: Mapping[str, list[bytes]]) -> Death:
         text(of.cause) or text(of.error),
         text(of.text),
         number(of.attempts),
+        text(of.steps),
     )
 
 

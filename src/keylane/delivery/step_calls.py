@@ -17,18 +17,20 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from keylane.consumer.dead_letters import note_steps
 from keylane.delivery.steps.formats import MAX_TEXT_BYTES, RecordIdentity, Step
 from keylane.errors import Fatal, StepLostError, UsageError
 from keylane.flow.retries import delay_s
 from keylane.foreign_errors import is_throttled
 from keylane.options import Retries, is_coroutine_function
+from keylane.records import Record
 from keylane.telling import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from keylane.records import Codec, Context, Record, StepCall
+    from keylane.records import Codec, Context, StepCall
 
 _BYTES, _TEXT, _JSON, _CODEC = b"b", b"s", b"j", b"c"
 
@@ -74,12 +76,22 @@ def with_steps(places: StepPlaces, handler: Callable[..., Any]) -> Callable[...,
     """The handler, whose context has steps."""
 
     def call(record: Record, context: Context) -> Any:
-        context.keep_steps(RecordSteps(places, record))
-        return handler(record, context)
+        steps = RecordSteps(places, record)
+        context.keep_steps(steps)
+        try:
+            return handler(record, context)
+        except BaseException as error:
+            steps.note_done(error)
+            raise
 
     async def call_async(record: Record, context: Context) -> Any:
-        context.keep_steps(AsyncRecordSteps(places, record))
-        return await handler(record, context)
+        steps = AsyncRecordSteps(places, record)
+        context.keep_steps(steps)
+        try:
+            return await handler(record, context)
+        except BaseException as error:
+            steps.note_done(error)
+            raise
 
     return call_async if is_coroutine_function(handler) else call
 
@@ -92,6 +104,7 @@ class RecordSteps:
         self._record = record
         self._place = places.steps_of(record)
         self._used: set[Step] = set()
+        self._done: list[str] = []
 
     def step(self, context: Context, call: StepCall) -> Any:
         """See `Context.step`."""
@@ -102,7 +115,7 @@ class RecordSteps:
         while True:
             found = place.ask(step).result()
             if found is not None:
-                return decoded(found, step, call.codec)
+                return self._given(found, step, call)
             if not self._places.may_call():
                 place.confirm(step).result()
             try:
@@ -115,7 +128,7 @@ class RecordSteps:
             time.sleep(pause_s)
         if call.keep_if is not None and not call.keep_if(value):
             return value
-        return decoded(place.keep(step, encoded(value, step, call.codec)).result(), step, call.codec)
+        return self._given(place.keep(step, encoded(value, step, call.codec)).result(), step, call)
 
     def forget(self, context: Context, name: str, key: str) -> Any:
         """See `Context.forget`."""
@@ -128,6 +141,11 @@ class RecordSteps:
         step, _ = self._named(name, key)
         parts = json.dumps([self._places.group, *step.record, step.name, step.key])
         return hashlib.sha256(parts.encode()).hexdigest()[:32]
+
+    def note_done(self, error: BaseException) -> None:
+        """For the record's dead letter, if it becomes one."""
+        if self._done and isinstance(self._record, Record):  # rows have other letters
+            note_steps(error, (self._record.topic, self._record.partition, self._record.offset), self._done)
 
     def _begin(self, context: Context, call: StepCall) -> tuple[Step, StepPlace]:
         name = call.name or getattr(call.function, "__name__", "")
@@ -142,6 +160,11 @@ class RecordSteps:
         self._check(context, step)
         self._used.add(step)
         return step, place
+
+    def _given(self, answer: bytes, step: Step, call: StepCall) -> Any:
+        """What is given of what is kept."""
+        self._done.append(f"{step.name}/{step.key}" if step.key else step.name)
+        return decoded(answer, step, call.codec)
 
     def _to_forget(self, context: Context, name: str, key: str) -> tuple[Step, StepPlace]:
         step, place = self._named(name, key)
@@ -188,7 +211,7 @@ class AsyncRecordSteps(RecordSteps):
         while True:
             found = await asyncio.wrap_future(place.ask(step))
             if found is not None:
-                return decoded(found, step, call.codec)
+                return self._given(found, step, call)
             if not self._places.may_call():
                 await asyncio.wrap_future(place.confirm(step))
             try:
@@ -202,7 +225,7 @@ class AsyncRecordSteps(RecordSteps):
         if call.keep_if is not None and not call.keep_if(value):
             return value
         kept = await asyncio.wrap_future(place.keep(step, encoded(value, step, call.codec)))
-        return decoded(kept, step, call.codec)
+        return self._given(kept, step, call)
 
     async def forget(self, context: Context, name: str, key: str) -> None:
         step, place = self._to_forget(context, name, key)

@@ -176,7 +176,7 @@ def _row(record: Record, letter: Letter) -> Report:
         "reason": death.error_text,
         "attempts": death.attempts,
         "rounds": letter.rounds,
-    }
+    } | ({} if death.steps is None else {"steps": death.steps})
 
 
 # --- show ---

@@ -20,6 +20,7 @@ from keylane.consumer.dead_letters import (
     Letter,
     as_it_was,
     dead_letter,
+    note_steps,
     read,
     redriven,
     said_of,
@@ -103,6 +104,16 @@ def test_each_kind_is_read_and_parted_from_the_records_own(headers: Headers, dea
     assert letter.death == death
     assert letter.headers == OWN
     assert letter.rounds == 0
+
+
+def test_steps_that_were_done_are_named_for_the_record_whose_attempt_failed_alone() -> None:
+    place, error = ("orders", 3, 7), ValueError("raised for many records")
+    note_steps(error, place, ["ask", "part/a"])
+    said: Headers = list(said_of(place, TIME, error, 5))
+    death = read(said).death
+    assert death.steps == '["ask", "part/a"]'
+    assert redriven(read(said)) == [*said, (ROUNDS, b"1")]
+    assert read(said_of(("orders", 3, 8), TIME, error, 5)).death.steps is None
 
 
 def test_what_says_nothing_is_a_letter_of_unknown_origin() -> None:
