@@ -6,7 +6,6 @@ import json
 import selectors
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
@@ -138,7 +137,6 @@ def fail_over(
 
 def _follow(clients: Sequence[Client], strike: Callable[[], object]) -> float:
     """Read what clients tell, and strike when all have begun; the longest that one was silent from then on."""
-    deadline = time.monotonic() + GIVEN_UP_S
     heard: dict[Client, Stopwatch] = {}
     longest_s, has_struck = 0.0, False
     with selectors.DefaultSelector() as selector:
@@ -146,8 +144,9 @@ def _follow(clients: Sequence[Client], strike: Callable[[], object]) -> float:
             selector.register(one.process.stdout.fileno(), selectors.EVENT_READ, one)  # type: ignore[union-attr]
         left = set(clients)
         while left:
-            assert time.monotonic() < deadline, [(one.name, one.commits) for one in clients]
-            for key, _ in selector.select(1.0):
+            heard_of = selector.select(GIVEN_UP_S)
+            assert heard_of, f"nothing is heard any more: {[(one.name, one.commits) for one in clients]}"
+            for key, _ in heard_of:
                 client: Client = key.data
                 if not client.read():
                     selector.unregister(key.fileobj)

@@ -134,6 +134,12 @@ class OffsetServers:
 
     def status(self) -> dict[str, Any]:
         """What `keylane offsets status` says."""
+        found, errors = self._ask_status()
+        assert found is not None, errors
+        return found
+
+    def _ask_status(self) -> tuple[dict[str, Any] | None, str]:
+        """None, and why, where no broker has answered."""
         options = [one for one in self._arguments if one == "--allow-unreplicated-log"]
         for name in ("--command-config", "--servers-config"):
             if name in self._arguments:
@@ -142,20 +148,19 @@ class OffsetServers:
         command = [sys.executable, "-m", "keylane", "offsets", "status", "--json", "--log", self.log, *options]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         assert ran.returncode in (0, 1), ran.stderr
-        assert ran.stdout, ran.stderr
-        found: dict[str, Any] = json.loads(ran.stdout)
-        return found
+        return json.loads(ran.stdout) if ran.stdout else None, ran.stderr
 
     def settled(self) -> dict[str, list[int]]:
         """What each leads, once exactly the running ones lead everything."""
         deadline = time.monotonic() + SETTLE_S
         while True:
-            found = self.status()
-            leads = {one["server"]: one["leads"] for one in found["servers"]}
-            names = sorted(one.address for one in self.running)
-            if sorted(leads) == names and not found["without_leader"] and found["state"] == "stable":
-                return leads
-            assert time.monotonic() < deadline, found
+            found, errors = self._ask_status()
+            if found is not None:
+                leads = {one["server"]: one["leads"] for one in found["servers"]}
+                names = sorted(one.address for one in self.running)
+                if sorted(leads) == names and not found["without_leader"] and found["state"] == "stable":
+                    return leads
+            assert time.monotonic() < deadline, found or errors
             time.sleep(0.1)
 
     def told(self) -> str:
