@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlsplit
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 WAIT_S = 60.0
+PATIENCE_S = 300.0
+"""For what a whole run comes to, on a busy machine; a view comes every second or two."""
 
 
 class Answer:
@@ -72,13 +75,13 @@ class Watching:
         self.view: dict[str, Any] = {}
         self.told: list[dict[str, Any]] = []
 
-    def until(self, condition: Callable[[dict[str, Any]], bool], what: str, most: int = 60) -> dict[str, Any]:
-        """The view for which it holds; `most` is so many events."""
-        for _ in range(most):
-            if self.view and condition(self.view):
-                return self.view
+    def until(self, condition: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
+        """The view for which it holds."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.view or not condition(self.view):
+            assert time.monotonic() < deadline, f"never: {what}: {self.view}"
             self._take(self._next())
-        raise AssertionError(f"never: {what}: {self.view}")
+        return self.view
 
     def _next(self) -> dict[str, Any]:
         while line := self._response.readline():
