@@ -511,14 +511,16 @@ def test_a_lock_ends(group: Group) -> None:
 
 
 def test_a_lock_is_renewed(group: Group) -> None:
-    assert group.configure("share.record.lock.duration.ms", str(LOCK_MS)) == (NONE, None)
+    """Often: a busy machine may take most of its time."""
+    lock_ms = 2 * LOCK_MS
+    assert group.configure("share.record.lock.duration.ms", str(lock_ms)) == (NONE, None)
     group.produce(1)
     first, second = group.member(), group.member()
     first.take([(0, 0, 1)])
     began = time.monotonic()
-    while time.monotonic() < began + 2.5 * LOCK_MS / 1000:
+    while time.monotonic() < began + 2.5 * lock_ms / 1000:
         assert first.told((0, 0, [RENEW]), is_renewal=True) == NONE
-        assert second.acquired(max_wait=LOCK_MS // 4 * MS) == []
+        assert second.acquired(max_wait=lock_ms // 20 * MS) == []
     assert first.told((0, 0, [RENEW])) == INVALID_REQUEST
     assert first.told((0, 0, [ACCEPT])) == NONE
 
