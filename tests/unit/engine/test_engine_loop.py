@@ -384,19 +384,20 @@ def test_a_pause_comes_before_the_record_that_is_allowed_with_it() -> None:
 
 def test_a_stuck_partition_never_stops_another() -> None:
     gate = threading.Event()
+    count = 1_000  # ten times what is buffered, one after another
 
     def work(record: Record) -> None:
         if record.partition == 0:
             gate.wait(WAIT_S)
 
-    log = broker(5_000, 5_000)
+    log = broker(count, count)
     with FakeEngine(
         pipeline(work, max_buffered_records=100, ordering="partition", commit=Commit(interval_ms=100)),
         log,
-        ending_offsets={T0: 5_000, T1: 5_000},
+        ending_offsets={T0: count, T1: count},
     ) as engine:
-        until(lambda: log.committed.get(T1) == (5_000, ""), "the other is through")
-        assert engine.loop.snapshot().processed == 5_000
+        until(lambda: log.committed.get(T1) == (count, ""), "the other is through")
+        assert engine.loop.snapshot().processed == count
         gate.set()
         assert ended(engine) is None
 
