@@ -7,7 +7,6 @@ config that it names, or in none.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from keylane.broker.broker_configs import ALL, CHANGEABLE
 from keylane.broker.config import SECRETS, BrokerConfig, kafka_name
-from keylane.broker.dispatch import in_slices
+from keylane.broker.dispatch import counted, in_slices
 from keylane.broker.group_configs import GROUP_CHOICES, GROUP_CONFIGS, checked
 from keylane.broker.topic_settings import HONOURED, KEPT, OWN, policies
 from keylane.broker.topics import check_legal_name
@@ -227,7 +226,7 @@ _LISTS = {
 async def alter(request: Any, answer: type, node: Node, changed: Changed, *, is_incremental: bool) -> tuple[Any, ...]:
     """Change every resource of a request, durably; an `answer` for each. `is_incremental`: what a request does not name
     stays."""
-    named = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    named = await counted((each.resource_type, each.resource_name) for each in request.resources)
     answers = []
     async for resource in in_slices(request.resources):
         code, message = codes.NONE, None

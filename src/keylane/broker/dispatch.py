@@ -25,7 +25,7 @@ import pkgutil
 import struct
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -297,7 +297,8 @@ LONGEST_TOPIC = 10_000
 
 
 def in_pieces(topics: Iterable[tuple[T, Sequence[int]]]) -> Iterator[list[tuple[T, Sequence[int]]]]:
-    """These topics with their partitions, about `ROWS_AT_ONCE` at a time."""
+    """These topics with their partitions, about `ROWS_AT_ONCE` at a time; the last piece may have none, and is the one
+    of a request without topics."""
     piece: list[tuple[T, Sequence[int]]] = []
     rows = 0
     for topic, partitions in topics:
@@ -308,8 +309,15 @@ def in_pieces(topics: Iterable[tuple[T, Sequence[int]]]) -> Iterator[list[tuple[
             if rows >= ROWS_AT_ONCE:
                 yield piece
                 piece, rows = [], 0
-    if piece:
-        yield piece
+    yield piece
+
+
+async def counted(items: Iterable[T]) -> Counter[T]:
+    """How often each of them is there."""
+    found: Counter[T] = Counter()
+    async for item in in_slices(items):
+        found[item] += 1
+    return found
 
 
 async def by_partition(topics: Iterable[Any]) -> dict[str, dict[int, list[Any]]]:

@@ -45,7 +45,7 @@ from keylane.telling import logger_of
 from keylane.wire import codes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 
     from keylane.coordinator.consumer_groups.protocol import HeartbeatRequest, Topics
     from keylane.coordinator.groups.protocol import GroupDescription, JoinRequest, Leaver, Left, SyncRequest
@@ -588,8 +588,10 @@ class Coordinator:
             found = found._replace(absent=f"Group {group} {why}.")
         return self._refusal(group), found
 
-    def list_groups(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> tuple[int, Sequence[ListedGroup]]:
-        """All groups, or those in one of these states and of one of these types (case does not matter)."""
+    def list_groups(
+        self, states: Collection[str] = (), types: Collection[str] = ()
+    ) -> tuple[int, Sequence[ListedGroup]]:
+        """All groups, or those in one of these states and of one of these types, in small letters."""
         if self._is_closed:
             return codes.COORDINATOR_NOT_AVAILABLE, ()
         if self._loading:
@@ -603,9 +605,8 @@ class Coordinator:
         known = groups.keys() | modern.keys()
         simple = (group for group in self._offsets.store.groups if group not in known and self.owns(group))
         listed += (ListedGroup(group, "", State.EMPTY.value, CLASSIC_TYPE) for group in simple)
-        wanted, kinds = {name.lower() for name in states}, {name.lower() for name in types}
         return codes.NONE, [
             row
             for row in listed
-            if (not wanted or row.state.lower() in wanted) and (not kinds or row.group_type in kinds)
+            if (not states or row.state.lower() in states) and (not types or row.group_type in types)
         ]

@@ -16,7 +16,7 @@ from keylane.wire import codes
 from keylane.wire.conditional_commit import OUTCOME_UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from keylane.coordinator.consumer_groups.protocol import HeartbeatRequest
     from keylane.coordinator.coordinator import Coordinator, DeleteResult, ListedGroup
@@ -117,7 +117,9 @@ class Coordinators:
     def describe(self, group: str) -> tuple[int, GroupDescription]:
         return self._of(group).describe(group)
 
-    def list_groups(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> tuple[int, Sequence[ListedGroup]]:
+    def list_groups(
+        self, states: Collection[str] = (), types: Collection[str] = ()
+    ) -> tuple[int, Sequence[ListedGroup]]:
         """The groups of all partitions that are led here."""
         listed: list[ListedGroup] = []
         for partition in self._partitions.led():

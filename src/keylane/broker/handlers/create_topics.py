@@ -7,13 +7,12 @@ Every topic config of Apache Kafka is taken; some are kept without effect (docs/
 from __future__ import annotations
 
 import datetime
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
 from keylane.broker.config_resources import topic_configs
-from keylane.broker.dispatch import in_slices
+from keylane.broker.dispatch import counted, in_slices
 from keylane.broker.topic_settings import KEPT, check_settings
 from keylane.broker.topics import MAX_PARTITIONS, NewTopic, check_topic_name, collision, metric_name
 from keylane.errors import UsageError
@@ -48,7 +47,7 @@ class _RefusedError(Exception):
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     version = header.api_version
     module = response_module("create_topics", version)
-    counts = Counter(topic.name for topic in request.topics)
+    counts = await counted(topic.name for topic in request.topics)
     plans: dict[str, NewTopic | _RefusedError] = {}
     planned: dict[str, str] = {}
     """Names by how metrics name them."""

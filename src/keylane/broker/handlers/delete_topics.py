@@ -7,12 +7,11 @@ INVALID_REQUEST.
 from __future__ import annotations
 
 import datetime
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker.dispatch import in_slices
+from keylane.broker.dispatch import counted, in_slices
 from keylane.coordinator.formats import OFFSETS_TOPIC
 from keylane.storage.filesystem import StorageError
 from keylane.telling import logger_of
@@ -20,6 +19,7 @@ from keylane.wire import codes
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from uuid import UUID
 
     from keylane.broker.dispatch import RequestHeader
@@ -36,16 +36,16 @@ logger = logger_of("keylane.broker")
 async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     version = header.api_version
     module = response_module("delete_topics", version)
-    wanted: list[tuple[str | None, UUID | None]]
+    wanted: Iterator[tuple[str | None, UUID | None]]
     if version >= 6:
-        wanted = [(topic.name, topic.topic_id) for topic in request.topics]
+        wanted = ((topic.name, topic.topic_id) for topic in request.topics)
     else:
-        wanted = [(name, None) for name in request.topic_names]
-    counts = Counter(wanted)
-    once = [one for one, count in counts.items() if count == 1]
-    names = {name for name, topic_id in once if name is not None and topic_id is None}
+        wanted = ((name, None) for name in request.topic_names)
+    counts = await counted(wanted)
     by_both = {
-        name: topic_id for one, topic_id in once if one is None and (name := node.topics.name_of(topic_id)) in names
+        name: topic_id
+        async for (one, topic_id), count in in_slices(counts.items())
+        if count == 1 and one is None and counts[name := node.topics.name_of(topic_id), None] == 1
     }
     results = []
     async for (name, topic_id), count in in_slices(counts.items()):

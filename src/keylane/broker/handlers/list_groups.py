@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.wire.versions import entity, response_module
 
 if TYPE_CHECKING:
@@ -28,9 +29,9 @@ HAS_LARGE_ANSWERS = True
 
 
 async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
-    error, listed = node.coordinator.list_groups(
-        getattr(request, "states_filter", ()), getattr(request, "types_filter", ())
-    )
+    states = {name.lower() async for name in in_slices(getattr(request, "states_filter", ()))}
+    types = {name.lower() async for name in in_slices(getattr(request, "types_filter", ()))}
+    error, listed = node.coordinator.list_groups(states, types)
     return answer(header.api_version, error, listed)
 
 

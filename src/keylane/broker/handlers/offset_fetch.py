@@ -89,7 +89,7 @@ def _begin_confirmed(
     def fetch_each() -> Steps:
         for asked in request:
             count, error, rows = 0, codes.NONE, []
-            for topics in [None] if asked.topics is None else list(in_pieces(asked.topics)) or [[]]:
+            for topics in (None,) if asked.topics is None else in_pieces(asked.topics):
                 piece = _fetch(asked._replace(topics=topics), version, node, refused)
                 count, error = count + len(piece.topics), error or piece.error
                 rows.append(_encode_topics(version, piece))

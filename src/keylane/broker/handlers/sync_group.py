@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.coordinator.groups.protocol import SyncAnswer, SyncRequest
 from keylane.wire import codes
 from keylane.wire.versions import entity, response_type
@@ -35,7 +36,7 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
         request.generation_id,
         getattr(request, "protocol_type", None),
         getattr(request, "protocol_name", None),
-        {assignment.member_id: assignment.assignment for assignment in request.assignments},
+        {one.member_id: one.assignment async for one in in_slices(request.assignments)},
     )
     if header.api_version >= PROTOCOL_VERSION and None in (sync.protocol_type, sync.protocol):
         answer = SyncAnswer(codes.INCONSISTENT_GROUP_PROTOCOL)
