@@ -30,6 +30,12 @@ _ORIGIN = re.compile(r"[^/?#]*(?://[^/?#]*)?")
 """Scheme, host and port, which many URLs have in common."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_NEVER_PUBLIC = tuple(
+    ipaddress.IPv6Network(network)
+    for network in ("::/96", "::ffff:0:0:0/96", "64:ff9b:1::/48", "3fff::/20", "5f00::/16", "fec0::/10")
+)
+"""What Python takes for public: IPv4 addresses wrapped in ways that nobody on the internet uses, a translator of one's
+own, documentation, segment routing, and site-local addresses."""
 
 
 def unsendable(request: Request, reason: str) -> UnsendableError:
@@ -118,6 +124,8 @@ def is_public(address: str) -> bool:
     also where IPv6 wraps an IPv4 address."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
+        if any(ip in network for network in _NEVER_PUBLIC):
+            return False
         wrapped = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
         if wrapped is None and ip in _NAT64:
             wrapped = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)

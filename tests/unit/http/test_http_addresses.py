@@ -111,6 +111,8 @@ def test_a_redirect_that_leads_nowhere_or_out_of_tls_is_not_followed(location: s
     [
         ("93.184.216.34", True),
         ("2606:2800:220:1::1", True),
+        ("::ffff:93.184.216.34", True),
+        ("64:ff9b::5db8:d822", True),
         *[
             (one, False)
             for one in (
@@ -132,6 +134,12 @@ def test_a_redirect_that_leads_nowhere_or_out_of_tls_is_not_followed(location: s
                 "::ffff:127.0.0.1",
                 "64:ff9b::7f00:1",
                 "2002:7f00:1::",
+                "::7f00:1",
+                "::ffff:0:7f00:1",
+                "64:ff9b:1::a9fe:a9fe",
+                "3fff::1",
+                "5f00::1",
+                "fec0::1",
             )
         ],
     ],
