@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -80,6 +81,25 @@ def test_it_is_around_each_attempt_and_its_value_is_in_the_context(way: str) -> 
     assert of_one == ["begin", "run", "undo", "begin", "run", "commit"]
     assert [what for what, offset in unit.seen if offset == 2] == ["begin", "run", "commit"]
     assert (engine.loop.snapshot().processed, engine.loop.snapshot().failed) == (COUNT, 1)
+
+
+def test_what_it_sets_in_the_context_is_seen_by_no_other_record() -> None:
+    """Reporters of errors keep there what a record was, and the next one begins while this one waits."""
+    current: ContextVar[int] = ContextVar("current", default=-1)
+    before: list[int] = []
+
+    @contextmanager
+    def around(record: Record) -> Iterator[None]:
+        before.append(current.get())
+        token = current.set(record.offset)
+        yield
+        current.reset(token)
+
+    async def handler(_record: Record) -> None:
+        await asyncio.sleep(0)
+
+    run(handler, around=around)
+    assert before == [-1] * COUNT
 
 
 @contextmanager

@@ -9,6 +9,7 @@ than runs at once: it waits here, without a turn of that loop.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections import deque
 from contextlib import AsyncExitStack, suppress
@@ -93,6 +94,8 @@ class AsyncioWorkers:
         """What was handed over and has no task yet. Both loops take from it; each call is atomic."""
         self._is_ready = False
         """Whether the resource is there."""
+        self._context = contextvars.Context()
+        """What each task begins with: what the resource has set, and nothing of the record that lets another begin."""
         self._tasks: dict[Unit, asyncio.Task[None]] = {}
         self._begun: dict[Unit, _Begun] = {}
         """The calls that have suspended, as the tasks: only these can be cancelled."""
@@ -205,6 +208,7 @@ class AsyncioWorkers:
             except BaseException as error:  # reported: the consumer stops with it
                 self._report(WorkersFailed(error))
                 return
+            self._context = contextvars.copy_context()
             self._is_ready = True
             self._begin()
             await self._end.wait()
@@ -221,7 +225,7 @@ class AsyncioWorkers:
         room = min(len(self._waiting), self.concurrency - len(self._tasks)) - self._coming
         for _ in range(min(most, room)):
             self._coming += 1
-            asyncio.get_running_loop().create_task(self._take())
+            asyncio.get_running_loop().create_task(self._take(), context=self._context.copy())
 
     async def _take(self) -> None:
         """Run what waits, one after another. While a handler suspends, other tasks take on; afterwards so does this
