@@ -296,14 +296,16 @@ LONGEST_TOPIC = 10_000
 """Partitions of a topic that are given at once: none has more."""
 
 
-def in_pieces(topics: Iterable[tuple[T, Sequence[int]]]) -> Iterator[list[tuple[T, Sequence[int]]]]:
-    """These topics with their partitions, about `ROWS_AT_ONCE` at a time; the last piece may have none, and is the one
-    of a request without topics."""
+def in_pieces(
+    topics: Iterable[tuple[T, Sequence[int]]], longest: int = LONGEST_TOPIC
+) -> Iterator[list[tuple[T, Sequence[int]]]]:
+    """These topics with their partitions, about `ROWS_AT_ONCE` at a time, and `longest` of one topic; the last piece
+    may have none, and is the one of a request without topics."""
     piece: list[tuple[T, Sequence[int]]] = []
     rows = 0
     for topic, partitions in topics:
-        for start in range(0, len(partitions) or 1, LONGEST_TOPIC):
-            some = partitions[start : start + LONGEST_TOPIC]
+        for start in range(0, len(partitions) or 1, longest):
+            some = partitions[start : start + longest]
             piece.append((topic, some))
             rows += 1 + len(some)
             if rows >= ROWS_AT_ONCE:

@@ -388,12 +388,15 @@ class Coordinator:
             return self._consumer_groups.check_delete(group)
         return self._groups.check_delete(group, has_offsets=self._offsets.has(group))
 
-    def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> int | DeleteResult:
-        """End these offsets of a group: an error code when all is refused."""
+    def delete_offsets(
+        self, group: str, topics: Sequence[tuple[str, Sequence[int]]], *, is_begun: bool = False
+    ) -> int | DeleteResult:
+        """End these offsets of a group: an error code when all is refused. `is_begun`: the group was checked with what
+        came before, and may have ended with that."""
         has_offsets = self._offsets.has(group)
         is_modern = group in self._consumer_groups.by_id
         error = self._refusal(group) or (
-            codes.NONE if is_modern else self._groups.check_delete_offsets(group, has_offsets=has_offsets)
+            codes.NONE if is_modern or is_begun else self._groups.check_delete_offsets(group, has_offsets=has_offsets)
         )
         if error != codes.NONE:
             return error

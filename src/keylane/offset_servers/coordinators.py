@@ -91,8 +91,10 @@ class Coordinators:
     def delete_group(self, group: str) -> int | Round:
         return self._of(group).delete_group(group)
 
-    def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> int | DeleteResult:
-        return self._of(group).delete_offsets(group, topics)
+    def delete_offsets(
+        self, group: str, topics: Sequence[tuple[str, Sequence[int]]], *, is_begun: bool = False
+    ) -> int | DeleteResult:
+        return self._of(group).delete_offsets(group, topics, is_begun=is_begun)
 
     async def join(self, group: str, request: JoinRequest) -> JoinAnswer:
         return await self._of(group).join(group, request)

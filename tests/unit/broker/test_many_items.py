@@ -10,18 +10,22 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from keylane.broker import dispatch, server
 from keylane.broker.config import BrokerConfig
 from keylane.broker.dispatch import MalformedRequestError, decode_request, let_go, load_apis
-from keylane.broker.handlers import offset_fetch
+from keylane.broker.handlers import offset_delete, offset_fetch
 from keylane.broker.node import Node
 from keylane.broker.server import BrokerServer
+from keylane.broker.topics import NewTopic
+from keylane.coordinator.formats import TopicCommit
+from keylane.coordinator.offset_service import CommitRequest, CommitResult
 from keylane.storage.filesystem import OsFileSystem, now_ms
 from keylane.wire.fields import fields_of
 from keylane.wire.primitives import MAX_ITEMS
 from keylane.wire.versions import request_type
-from kit.protocol import encode_request
+from kit.protocol import decode_answer, encode_request
 from kit.samples import sample_request
 
 if TYPE_CHECKING:
@@ -126,7 +130,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr(dispatch, "SLICE_S", -1.0)
     monkeypatch.setattr(dispatch, "FEW_ITEMS", FEW)
     monkeypatch.setattr(server, "FEW_ITEMS", FEW)
-    for module in (dispatch, offset_fetch):
+    for module in (dispatch, offset_delete, offset_fetch):
         monkeypatch.setattr(module, "ROWS_AT_ONCE", 1)
     monkeypatch.setattr(dispatch.Slices, "next", counted)
     return given
@@ -184,6 +188,38 @@ def test_another_client_is_answered_first(turns: list[float], tmp_path: Path) ->
         return order
 
     assert asyncio.run(whole()) == [2, 1]
+
+
+def test_all_offsets_of_a_group_are_deleted_in_pieces(turns: list[float], tmp_path: Path) -> None:
+    async def whole() -> Any:
+        node = await Node.open(OsFileSystem(), str(tmp_path / "data"), BrokerConfig(), now_ms)
+        await node.coordinator.loaded()
+        await node.topics.create_all([NewTopic("flights", MANY, {})])
+        offsets = [1] * MANY
+        committed = node.coordinator.commit(
+            CommitRequest("g", [TopicCommit("flights", range(MANY), offsets, offsets, None)])
+        )
+        assert isinstance(committed, CommitResult)
+        assert committed.durable is not None
+        await committed.durable
+        broker = BrokerServer(node, APIS)
+        sample = sample_request("offset_delete", 0, group_id="g", name="flights")
+        (topic,) = sample.topics
+        (partition,) = topic.partitions
+        partitions = tuple(dataclasses.replace(partition, partition_index=number) for number in range(MANY + FEW))
+        request = dataclasses.replace(sample, topics=(dataclasses.replace(topic, partitions=partitions),))
+        try:
+            address = await broker.start("127.0.0.1", 0)
+            return decode_answer("offset_delete", 0, await ask(address, encode_request("offset_delete", request, 1)))[1]
+        finally:
+            await broker.stop()
+            await node.close()
+
+    answer = asyncio.run(whole())
+    assert answer.error_code == ErrorCode.none
+    errors = [(one.partition_index, int(one.error_code)) for one in answer.topics[0].partitions]
+    assert errors == [(number, 0 if number < MANY else 3) for number in range(MANY + FEW)]
+    assert len(turns) >= MANY - 1
 
 
 def test_what_came_behind_it_waits_until_it_is_decoded(turns: list[float], tmp_path: Path) -> None:

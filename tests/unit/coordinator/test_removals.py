@@ -421,6 +421,21 @@ def test_deleting_offsets() -> None:
     in_world(check)
 
 
+def test_what_follows_of_a_request_that_has_ended_its_group_is_no_error() -> None:
+    async def check(_world: World, coordinator: Coordinator) -> None:
+        await send(coordinator, "g", [0, 1])
+        first = coordinator.delete_offsets("g", [("flights", [0, 1])])
+        assert isinstance(first, DeleteResult)
+        assert first.durable is not None
+        await first.durable
+        assert coordinator.delete_offsets("g", [("flights", [2])]) == codes.GROUP_ID_NOT_FOUND
+        rest = coordinator.delete_offsets("g", [("flights", [2, 100])], is_begun=True)
+        assert isinstance(rest, DeleteResult)
+        assert rest == DeleteResult([[codes.NONE, codes.UNKNOWN_TOPIC_OR_PARTITION]], None)
+
+    in_world(check)
+
+
 def test_offsets_that_live_consumers_need_are_refused() -> None:
     async def check(world: World, coordinator: Coordinator) -> None:
         await send(coordinator, "g", [0])

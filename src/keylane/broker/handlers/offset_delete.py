@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.broker.dispatch import after, answer_of, failure_of, in_pieces, prepared
+from keylane.broker.dispatch import ROWS_AT_ONCE, after, answer_of, failure_of, in_pieces, prepared
 from keylane.wire import codes
 from keylane.wire.versions import response_module
 
@@ -37,8 +37,8 @@ def begin(request: Any, header: RequestHeader, node: Node) -> Any:
     def delete_each() -> Steps:
         """Fills these: an error for each partition, what to wait for, and why the group is refused."""
         asked = ((topic.name, [one.partition_index for one in topic.partitions]) for topic in request.topics)
-        for piece in in_pieces(asked):
-            outcome = node.coordinator.delete_offsets(request.group_id, piece)
+        for number, piece in enumerate(in_pieces(asked, ROWS_AT_ONCE)):
+            outcome = node.coordinator.delete_offsets(request.group_id, piece, is_begun=number > 0)
             if isinstance(outcome, int):
                 refusals.append(outcome)
                 return
