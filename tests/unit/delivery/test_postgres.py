@@ -17,6 +17,7 @@ from peers.postgres import PostgresServer, find_postgres
 from keylane import Context, PeerError, Pipeline, Record, UsageError
 from keylane.consumer.start import Start
 from keylane.delivery import Identity, PostgresStore
+from keylane.delivery.claims import answers
 from keylane.delivery.deferred import DeferredConnection
 from keylane.delivery.exactly_once import Once
 from keylane.delivery.postgres import PATIENCE
@@ -353,23 +354,67 @@ def test_a_batch_is_claimed_by_one_statement(database: Database, records: int, m
     execute = psycopg.Connection.execute
 
     def noting(self: Any, query: str, *arguments: Any, **given: Any) -> Any:
-        sent.extend(query.split("; "))
+        sent.append(query)
         return execute(self, query, *arguments, **given)
+
+    def noting_commands(connection: Any, server: Any, commands: Any) -> Any:
+        sent.extend(server.statements[name].decode() for name, _ in commands)
+        return answers(connection, server, commands)
 
     inside: Any = once.pipeline
     with inside.resource():
         monkeypatch.setattr(psycopg.Connection, "execute", noting)
+        monkeypatch.setattr("keylane.delivery.pools.answers", noting_commands)
         inside.handler([Record(PlainMessage("t", 0, offset)) for offset in range(records)], Context())
         monkeypatch.undo()
     once.close()
-    begun = sent[sent.index("BEGIN") :]  # its connection was prepared before
-    assert [" ".join(one.split()[:3]) for one in begun] == [
+    assert [" ".join(one.split()[:3]) for one in sent] == [
         "BEGIN",
         "INSERT INTO keylane_processed",
         "SELECT scope, part,",
         "INSERT INTO effects",
     ]
     assert database.sql("SELECT number FROM effects ORDER BY number") == [(offset,) for offset in range(records)]
+
+
+AWKWARD = ["a", '"', "\\", "a,b", "{}", "NULL", "null", " b ", "'", "é", "a"]
+
+
+@pytest.mark.parametrize("has_pipeline", [True, False])
+def test_keys_are_claimed_as_they_are(database: Database, has_pipeline: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One by one and many at once, by a libpq with a pipeline and by an old one."""
+    monkeypatch.setattr("keylane.delivery.claims.has_pipeline", lambda: has_pipeline)
+    given = {Identity('g{,"', -1, -1, key): number or None for number, key in enumerate(AWKWARD)}
+    given |= {Identity("g", partition, 7): 9 for partition in range(2)}
+    with closing(PostgresStore(database.conninfo).open()) as store:
+        for one, checksum in list(given.items())[::3]:
+            with store.transaction() as transaction:
+                assert not transaction.claim_all({one: checksum})
+        with store.transaction() as transaction:
+            found = transaction.claim_all(given)
+        assert {one: processed.checksum for one, processed in found.items()} == dict(list(given.items())[::3])
+        assert set(store.find(given)) == set(given)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_key_that_the_server_cannot_hold_is_refused(database: Database, count: int) -> None:
+    """It would pass for the part of it that libpq reads."""
+    given = {Identity("g", -1, -1, f"{number}\0"): 0 for number in range(count)}
+    with closing(PostgresStore(database.conninfo).open()) as store:
+        with pytest.raises(psycopg.DataError, match="NUL"), store.transaction() as transaction:
+            transaction.claim_all(given)
+        with store.transaction() as transaction:
+            assert not transaction.claim_all({Identity("g", -1, -1, "0"): 0})
+
+
+def test_a_claim_that_fails_leaves_its_connection_usable(database: Database) -> None:
+    database.sql("CREATE DOMAIN small AS bigint CHECK (VALUE < 100)")
+    with closing(PostgresStore(database.conninfo, connections=1).open()) as store:
+        database.sql("ALTER TABLE keylane_processed ALTER COLUMN at TYPE small")
+        with pytest.raises(psycopg.errors.CheckViolation), store.transaction() as transaction:
+            transaction.claim_all({Identity("g", 0, 100): 0})
+        with store.transaction() as transaction:
+            assert not transaction.claim_all({Identity("g", 0, 99): 0})
 
 
 def patience_of(database: Database, given: str = "") -> dict[str, str]:
