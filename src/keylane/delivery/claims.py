@@ -12,7 +12,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from psycopg import DataError, Pipeline
-from psycopg.errors import error_from_result
+from psycopg.errors import InvalidSqlStatementName, error_from_result
 from psycopg.generators import execute
 from psycopg.pq import ExecStatus
 from psycopg.waiting import Wait
@@ -168,7 +168,11 @@ def answers(connection: Any, server: Server, commands: Iterable[Command]) -> Wai
         sends = [partial(libpq.send_query_params, texts[name], given) for name, given in commands]
     else:
         sends = [partial(libpq.send_query_prepared, name, given) for name, given in commands]
-    return in_one_trip(connection, sends)
+    try:
+        return (yield from in_one_trip(connection, sends))
+    except InvalidSqlStatementName:  # a handler has said DEALLOCATE ALL
+        yield from server.prepare(connection)
+        return (yield from in_one_trip(connection, sends))
 
 
 def in_one_trip(connection: Any, sends: Sequence[Callable[[], None]]) -> Waiting:

@@ -407,6 +407,16 @@ def test_a_key_that_the_server_cannot_hold_is_refused(database: Database, count:
             assert not transaction.claim_all({Identity("g", -1, -1, "0"): 0})
 
 
+def test_a_handler_may_deallocate_what_its_connection_has_prepared(database: Database) -> None:
+    """keylane's statements are among it."""
+    with closing(PostgresStore(database.conninfo, connections=1).open()) as store:
+        for offset in range(2):
+            with store.transaction() as transaction:
+                assert not transaction.claim_all({Identity("g", 0, offset): 0})
+                transaction.connection.execute("DEALLOCATE ALL")
+        assert len(store.find([Identity("g", 0, offset) for offset in range(2)])) == 2
+
+
 def test_a_claim_that_fails_leaves_its_connection_usable(database: Database) -> None:
     database.sql("CREATE DOMAIN small AS bigint CHECK (VALUE < 100)")
     with closing(PostgresStore(database.conninfo, connections=1).open()) as store:
