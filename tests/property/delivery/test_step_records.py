@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=100)
 INT64 = st.integers(0, 2**63 - 1)
-RECORDS = st.builds(RecordIdentity, TEXTS, st.integers(0, 2**31 - 1), INT64, INT64)
+RECORDS = st.builds(RecordIdentity, TEXTS, st.integers(0, 2**31 - 1), INT64, INT64, st.just(""))
 STEPS = st.builds(Step, RECORDS, TEXTS, TEXTS)
 COUNTS = st.integers(1, 2**32 - 1)
 PIECES = COUNTS.flatmap(

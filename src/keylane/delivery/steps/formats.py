@@ -119,6 +119,7 @@ def decode(key: bytes | None, value: bytes | None) -> Entry:
 
 def _encoded(step: Step) -> bytes:
     record = step.record
+    assert not record.key, "it is a store's"
     head = _RECORD.pack(record.partition, record.offset, record.checksum)
     return head + string(record.topic_id) + string(step.name) + string(step.key)
 
