@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import pickle
+import re
 import runpy
 import threading
 from collections import Counter
@@ -17,6 +18,7 @@ import pytest
 
 import keylane as kl
 from keylane.broker.process import BrokerProcess
+from keylane.cli.main import main
 from keylane.errors import InternalError
 from keylane.kafka.admin import Admin
 from kit.stage import Stage
@@ -246,6 +248,26 @@ def test_a_dead_letter_names_the_steps_that_were_done(stage: Stage, kind: str) -
     letters = stage.read(dead)
     assert len(letters) == RECORDS
     assert {dict(one.headers)["keylane.steps"] for one in letters} == {b'["part/a", "part/b"]'}
+
+
+def test_steps_of_a_record_are_shown_while_its_member_goes_on(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    shown: list[str] = []
+
+    def show(*options: str) -> str:
+        where = ["--bootstrap-server", stage.servers]
+        assert main(["records", "show", stage.group, f"{stage.topic}:0@0", *where, *options]) == 0
+        return capsys.readouterr().out
+
+    def handle(record: kl.Record, context: kl.Context) -> None:
+        for part in ("a", "b"):
+            context.step(lambda: "answer", name="part", key=part)
+        if place(record) == (0, 0):
+            shown.extend([show(), show("--payload")])
+            context.step(lambda: "goes on", name="last")
+
+    run(stage, handle, workers=kl.Threads(1))
+    assert re.findall(r"^step (.*), kept .*Z?$", shown[0], re.MULTILINE) == ["part/a: 6 bytes", "part/b: 6 bytes"]
+    assert len(re.findall(r"^step part/.: 6 bytes, kept 20.*: answer$", shown[1], re.MULTILINE)) == 2
 
 
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])

@@ -26,4 +26,10 @@ def print_records(report: Report) -> None:
         if number:
             say()
         in_log: InLog = one["in_log"]
-        print_fields(one | {"standing": STANDINGS[one["standing"]], "in_log": f"{in_log}: {IN_LOG[in_log]}"})
+        shown = one | {"standing": STANDINGS[one["standing"]], "in_log": f"{in_log}: {IN_LOG[in_log]}"}
+        steps = shown.pop("steps", [])
+        print_fields(shown)
+        for step in steps:
+            name = f"{step['step']}/{step['key']}" if step["key"] else step["step"]
+            answer = f": {step['answer']}" if "answer" in step else ""
+            say(f"step {name}: {step['bytes']} bytes, kept {step['kept']}{answer}")

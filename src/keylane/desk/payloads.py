@@ -55,11 +55,11 @@ def payload(record: Record, topic: str, headers: Headers, pipeline: Pipeline | N
         except Exception as error:  # why the record failed, perhaps: its bytes are shown then
             made = raw
             shown[f"{field}_error"] = line_of(error)
-        shown[field] = _plain(made)
-    return shown | {"headers": [[name, _plain(value)] for name, value in headers]}
+        shown[field] = plain(made)
+    return shown | {"headers": [[name, plain(value)] for name, value in headers]}
 
 
-def _plain(made: object) -> object:
+def plain(made: object) -> object:
     """What JSON can say of it."""
     if isinstance(made, bytes):
         try:

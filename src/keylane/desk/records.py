@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from keylane.desk.groups import committed_by
 from keylane.desk.payloads import payload, sizes, time_text
 from keylane.desk.places import check_topic, places
+from keylane.desk.steps import steps_report
 from keylane.errors import UsageError
 from keylane.kafka.group_standing import offset_map_of
 from keylane.kafka.redriving import committed_record
@@ -132,11 +133,13 @@ def show_report(
     *,
     payloads: bool,
 ) -> Report:
-    """Where each record stands, and what it has; key, value and headers' values with `payloads`."""
+    """Where each record stands, what it has, and which steps are kept of it; key, value, headers' values and answers
+    with `payloads`."""
     rows = []
     for one in look(admin, kafka, group, names):
         record = one.record
         headers = [] if record is None else carried_headers_of(record.message)
+        steps = record and steps_report(admin, kafka, group, pipeline, record, payloads=payloads)
         rows.append(
             {
                 "record": str(one.place),
@@ -152,6 +155,7 @@ def show_report(
             | ({"key_bytes": None, "value_bytes": None, "header_names": None} if record is None else {})
             | (sizes(record, headers) if record is not None else {})
             | (payload(record, record.topic, headers, pipeline) if record is not None and payloads else {})
+            | ({} if steps is None else {"steps": steps})
         )
     return {"group": group, "records": rows}
 

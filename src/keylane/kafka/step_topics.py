@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.errors import PeerError, UsageError
 from keylane.kafka.admin import Admin
-from keylane.kafka.fenced_log import FencedLog
+from keylane.kafka.fenced_log import NAMES, FencedLog, LogClient
 from keylane.kafka.places import for_records
 from keylane.pipeline import MAX_TOPIC_NAME
+from keylane.wire import codes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -119,6 +120,27 @@ class StepTopics:
 
     def delete_below(self, offsets: Mapping[tuple[str, int], int]) -> None:
         self._admin.delete_records({(self._known[topic].name, one): at for (topic, one), at in offsets.items()})
+
+
+def read_log(
+    kafka: Mapping[str, Any], topic: str, partition: int, start: int, take: Callable[[bytes, int], int]
+) -> None:
+    """All that a partition has from this offset on. `take` gets batches, and the offset from which on they are wanted,
+    and returns the next one. Raises `PeerError`, and what `take` raises."""
+    position, give_up_at = start, time.monotonic() + KNOWN_S
+    with LogClient(for_records(kafka)) as client:
+        while True:
+            found = client.fetch(topic, partition, position)
+            error = found if isinstance(found, int) else found.error
+            if not isinstance(found, int) and found.error == codes.NONE:
+                reached = take(found.records, position)
+                if reached >= found.high_watermark:
+                    return
+                give_up_at = give_up_at if reached == position else time.monotonic() + KNOWN_S
+                position = reached
+            if time.monotonic() > give_up_at:
+                name = NAMES.get(error, str(error))
+                raise PeerError(f"topic {topic!r}, partition {partition} cannot be read from {position} on: {name}")
 
 
 def _described(admin: Admin, name: str, partitions: int) -> TopicDescription:

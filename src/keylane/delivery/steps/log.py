@@ -19,15 +19,15 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator.replicated.journal import Refused
-from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.delivery.steps.formats import Forgotten, Mark, StepFormatError, encode, pieces_of
 from keylane.errors import UsageError
-from keylane.wire.batches import BatchError, NewRecord, batches, check_crc, decode_records, encode_batch
+from keylane.wire.batches import BatchError, NewRecord, encode_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from keylane.coordinator.replicated.journal import Fetched, PartitionLog
+    from keylane.coordinator.transactions.transactional_ids import Producer
     from keylane.delivery.steps.formats import Entry, Step
     from keylane.delivery.steps.table import StepTable
 
@@ -248,7 +248,7 @@ class StepLog:
                 self._lose(answer.reason)
             return
         try:
-            self._read(answer.data)
+            self._position = self._table.read(answer.data, self._position)
         except (BatchError, StepFormatError) as error:
             self._lose(f"the log of steps cannot be read: {error}")
             return
@@ -260,18 +260,6 @@ class StepLog:
         opening, self._opening = self._opening, []
         for told in opening:
             told(None)
-
-    def _read(self, data: bytes) -> None:
-        """Take in what was fetched. Raises `BatchError` and `StepFormatError`."""
-        for at, header in batches(data):
-            if header.next_offset <= self._position:
-                continue
-            if not check_crc(data, at, header):
-                raise BatchError(f"the checksum of the batch at offset {header.base_offset} does not hold")
-            producer = Producer(header.producer_id, header.producer_epoch)
-            for record in () if header.is_control else decode_records(data, at):
-                self._table.take(record.offset, producer, record.key, record.value)
-            self._position = header.next_offset
 
 
 def _nothing_waits(lost: Lost | None) -> None:

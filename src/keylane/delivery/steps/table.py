@@ -13,13 +13,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.delivery.steps.formats import Forgotten, Mark, StepFormatError, decode
+from keylane.wire.batches import BatchError, batches, check_crc, decode_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from keylane.coordinator.transactions.transactional_ids import Producer
     from keylane.delivery.steps.formats import Piece, Step
+
+
+class KeptStep(NamedTuple):
+    """What a step came to."""
+
+    step: Step
+    answer: bytes
+    written_ms: int
+    """When it was written, or copied to the log's end; in milliseconds since the epoch."""
 
 
 class _Kept(NamedTuple):
@@ -27,6 +37,7 @@ class _Kept(NamedTuple):
     log_offset: int
     """Of its first piece."""
     pieces: int
+    written_ms: int
 
 
 class _Begun(NamedTuple):
@@ -52,7 +63,23 @@ class StepTable:
         self.disbelieved = 0
         """Records of the log that were not believed."""
 
-    def take(self, log_offset: int, producer: Producer, key: bytes | None, value: bytes | None) -> None:
+    def read(self, data: bytes, position: int) -> int:
+        """The log's next batches, from this offset on; returns the offset behind them. Raises `BatchError`, and
+        `StepFormatError` as `take`."""
+        for at, header in batches(data):
+            if header.next_offset <= position:
+                continue
+            if not check_crc(data, at, header):
+                raise BatchError(f"the checksum of the batch at offset {header.base_offset} does not hold")
+            producer = Producer(header.producer_id, header.producer_epoch)
+            for record in () if header.is_control else decode_records(data, at):
+                self.take(record.offset, producer, record.key, record.value, record.timestamp_ms)
+            position = header.next_offset
+        return position
+
+    def take(
+        self, log_offset: int, producer: Producer, key: bytes | None, value: bytes | None, written_ms: int = 0
+    ) -> None:
         """The log's next record. Raises `StepFormatError` for one of the owner's that is not of the form: a newer
         release wrote it."""
         if producer.producer_id < 0:  # whoever has no epoch owns no log, whatever it writes there
@@ -77,7 +104,7 @@ class StepTable:
             if isinstance(entry, Forgotten):
                 self._forget(entry.step)
             else:
-                self._take_piece(log_offset, entry)
+                self._take_piece(log_offset, entry, written_ms)
 
     def answer(self, step: Step) -> bytes | None:
         """What the step came to, if that is kept."""
@@ -87,6 +114,10 @@ class StepTable:
     def steps_of(self, offset: int) -> Iterable[Step]:
         """The steps of the record at this offset that have an answer."""
         return self._kept.get(offset, {}).keys()
+
+    def kept(self, offset: int) -> list[KeptStep]:
+        """All that is kept of the record at this offset, and of others that were there before it."""
+        return [KeptStep(step, one.answer, one.written_ms) for step, one in self._kept.get(offset, {}).items()]
 
     def complete(self, offsets: Iterable[int]) -> None:
         """Records that run no more: nobody asks for their steps."""
@@ -106,7 +137,7 @@ class StepTable:
         most = spare + 2 * sum(one.pieces for steps in self._kept.values() for one in steps.values())
         return [step for log_offset, step in kept if log_end - log_offset > most]
 
-    def _take_piece(self, log_offset: int, piece: Piece) -> None:
+    def _take_piece(self, log_offset: int, piece: Piece, written_ms: int) -> None:
         step = piece.step
         begun = _Begun([], piece.pieces, log_offset) if piece.number == 0 else self._begun.pop(step, None)
         if begun is None or (len(begun.data), begun.pieces) != (piece.number, piece.pieces):
@@ -116,7 +147,7 @@ class StepTable:
             self._begun[step] = begun
             return
         self._begun.pop(step, None)
-        kept = _Kept(b"".join(begun.data), begun.log_offset, begun.pieces)
+        kept = _Kept(b"".join(begun.data), begun.log_offset, begun.pieces, written_ms)
         self._kept.setdefault(step.record.offset, {})[step] = kept
 
     def _forget(self, step: Step) -> None:
