@@ -19,9 +19,14 @@ import pytest
 import keylane as kl
 from keylane.broker.process import BrokerProcess
 from keylane.cli.main import main
+from keylane.delivery import kept_steps
 from keylane.errors import InternalError
-from keylane.kafka.admin import Admin
-from kit.stage import Stage
+from keylane.kafka import step_topics
+from keylane.kafka.admin import Admin, RefusedError
+from keylane.kafka.fenced_log import FencedLog
+from keylane.kafka.step_topics import name_of
+from keylane.wire import codes
+from kit.stage import Stage, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -188,6 +193,58 @@ def test_an_attempt_that_is_over_its_time_leaves_the_call_and_the_next_one_waits
 
     run(stage, handle, handler_timeout_ms=100, retries=kl.Retries(max_attempts=None, delay_ms=0))
     assert set(service.calls.values()) == {1}
+    assert len(service.calls) == RECORDS
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_who_may_not_delete_marks_what_is_of_no_use_and_the_next_owner_begins_there(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, *, is_made_anew: bool
+) -> None:
+    """A topic of steps that is made anew has nothing of the mark."""
+    stage = Stage(broker.bootstrap, f"steps-{next(NUMBERS)}")
+    stage.create(1)
+    stage.fill([(b"k", 0)] * RECORDS)
+    monkeypatch.setattr(kept_steps, "TRIM_EVERY_S", 0.05)
+    read: list[int] = []
+    fenced_read = FencedLog.read
+
+    def refuse(*_: Any) -> None:
+        raise RefusedError("not allowed to delete", codes.TOPIC_AUTHORIZATION_FAILED)
+
+    def note_read(self: FencedLog, offset: int, told: Any) -> None:
+        read.append(offset)
+        fenced_read(self, offset, told)
+
+    monkeypatch.setattr(Admin, "delete_records", refuse)
+    monkeypatch.setattr(FencedLog, "read", note_read)
+    service = Service()
+    name = name_of(stage.group, stage.topic)
+
+    def handle(record: kl.Record, context: kl.Context) -> None:
+        if place(record) == (0, 4):
+            until(lambda: any(one.offset for one in stage.admin.committed_offsets(name).values()), "it is marked")
+        context.step(service.ask, *place(record))
+        if place(record) == (0, 4):
+            raise kl.Fatal("it ends here")
+
+    def handle_rest(record: kl.Record, context: kl.Context) -> None:
+        context.step(service.ask, *place(record))
+
+    with pytest.raises(kl.HandlerError):
+        run(stage, handle, ordering="partition", commit=kl.Commit(interval_ms=10))
+    assert set(read) == {0}
+    read.clear()
+    marks = stage.admin.committed_offsets(name).values()
+    if is_made_anew:
+        stage.admin.delete_topics([name])
+        until(lambda: name not in stage.admin.topics(), "it is gone")
+        step_topics.prepare(stage.admin, name, stage.topic)
+        for late in marks:
+            stage.admin.commit_offsets(name, {(name, 0): late.offset}, {(name, 0): late.metadata})
+    run(stage, handle_rest, ordering="partition")
+    assert (min(read) == 0) is is_made_anew
+    if not is_made_anew:
+        assert set(service.calls.values()) == {1}
     assert len(service.calls) == RECORDS
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mutants import Mutant
-from mutants.faults import after, argument, before, both, drop, instead, never
+from mutants.faults import after, always, argument, before, both, drop, instead, never
 
 LOG = "unit/delivery/test_step_log.py"
 STORED = "unit/delivery/test_stored_steps.py"
@@ -66,6 +66,13 @@ MUTANTS = [
         "steps.formats:_encoded",
         instead("checksum", "0"),
         "property/delivery/test_step_records.py::test_what_is_written_is_read_back",
+    ),
+    Mutant(
+        "guarantee 11",
+        "what was marked in another topic of the name is believed",
+        "kafka.step_topics:StepTopics.begins",
+        always("metadata"),
+        "integration/test_steps.py::test_who_may_not_delete_marks_what_is_of_no_use_and_the_next_owner_begins_there",
     ),
     Mutant(
         "guarantee 11",

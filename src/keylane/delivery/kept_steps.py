@@ -64,8 +64,12 @@ class StepTopics(Protocol):
     def connect(self, name: TopicPartition, call: Callable[[Callable[[], None]], None]) -> PartitionLog:
         """The log of a partition; `call` runs its answers."""
 
+    def begins(self, topics: Iterable[str]) -> Mapping[TopicPartition, int]:
+        """Of partitions of these topics, which are prepared: below which offset its log has nothing of use, as far as
+        it was marked. Raises `PeerError`."""
+
     def delete_below(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Delete what logs have below these offsets. Raises `PeerError`."""
+        """Delete what logs have below these offsets, or mark it as of no use. Raises `PeerError`."""
 
 
 class KeptSteps:
@@ -116,16 +120,18 @@ class KeptSteps:
         self._give_up((start.topic, start.partition) for start in starts)
         for start in starts:
             self._topics.prepare(start.topic, start.partition)
+        begins = self._topics.begins({start.topic for start in starts})
+        for start in starts:
             name = (start.topic, start.partition)
-            self._assigned[name] = self._steps_at(start, ids.get(start.topic, ""))
+            self._assigned[name] = self._steps_at(start, ids.get(start.topic, ""), begins.get(name, 0))
         return starts
 
-    def _steps_at(self, start: Start, topic_id: str) -> PartitionSteps:
+    def _steps_at(self, start: Start, topic_id: str, begin: int) -> PartitionSteps:
         name = (start.topic, start.partition)
         table = StepTable(topic_id, start.partition, start.offsets.is_complete)
         piece_bytes = min(PIECE_BYTES, self._topics.max_batch_bytes(start.topic) - OVERHEAD_BYTES)
         connect = partial(self._topics.connect, name, self._calls.put)
-        log = StepLog(connect, table, self._owner, lambda: int(time.time() * 1000), piece_bytes)
+        log = StepLog(connect, table, self._owner, lambda: int(time.time() * 1000), piece_bytes, begin)
         return PartitionSteps(topic_id, log, self._put, self._answers)
 
     def close(self) -> None:

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keylane.errors import PeerError, UsageError
 from keylane.kafka.admin import Admin
+from keylane.kafka.faults import NOT_ALLOWED
 from keylane.kafka.fenced_log import NAMES, FencedLog, LogClient
 from keylane.kafka.places import for_records
+from keylane.kafka.questions import RefusedError
 from keylane.pipeline import MAX_TOPIC_NAME
 from keylane.wire import codes
 
@@ -43,6 +45,8 @@ class StepTopic(NamedTuple):
     name: str
     partitions: int
     max_batch_bytes: int
+    topic_id: str
+    """Empty where the brokers know none."""
 
 
 def name_of(group: str, topic: str) -> str:
@@ -88,7 +92,8 @@ def prepare(admin: Admin, name: str, topic: str) -> StepTopic:
     settings = _settings(admin, name)
     if wrong := faults(settings):
         raise UsageError(f"topic {name!r} cannot keep steps of {topic!r}: {'; '.join(wrong)}")
-    return StepTopic(name, len(found.partitions), int(settings.get("max.message.bytes", "1048588")))
+    size = int(settings.get("max.message.bytes", "1048588"))
+    return StepTopic(name, len(found.partitions), size, admin.topic_ids([name]).get(name, ""))
 
 
 class StepTopics:
@@ -118,8 +123,40 @@ class StepTopics:
         topic = self._known[name[0]].name
         return FencedLog(self._settings, topic, name[1], f"{topic}-{name[1]}", call)
 
+    def begins(self, topics: Iterable[str]) -> Mapping[tuple[str, int], int]:
+        """By partition of these topics, which are prepared: below which offset its log has nothing of use, where nobody
+        may delete that. Raises `PeerError`."""
+        found: dict[tuple[str, int], int] = {}
+        for topic in topics:
+            name = self._known[topic].name
+            try:
+                marks = self._admin.committed_offsets(name, [name])
+            except RefusedError as error:
+                if error.code not in NOT_ALLOWED:
+                    raise
+                continue  # who may not ask has marked nothing
+            topic_id = self._admin.topic_ids([name]).get(name) if marks else None
+            found |= {
+                (topic, partition): mark.offset
+                for (_, partition), mark in marks.items()
+                if topic_id and mark.metadata == topic_id
+            }
+        return found
+
     def delete_below(self, offsets: Mapping[tuple[str, int], int]) -> None:
-        self._admin.delete_records({(self._known[topic].name, one): at for (topic, one), at in offsets.items()})
+        """Who may not delete marks the offsets instead, as those of a group with the name of the topic of steps."""
+        try:
+            self._admin.delete_records({(self._known[topic].name, one): at for (topic, one), at in offsets.items()})
+        except RefusedError as error:
+            if error.code not in NOT_ALLOWED:
+                raise
+            for topic in {topic for topic, _ in offsets}:
+                self._mark(self._known[topic], {one: at for (of, one), at in offsets.items() if of == topic})
+
+    def _mark(self, topic: StepTopic, below: Mapping[int, int]) -> None:
+        """With the topic's id: of one that is made anew under the name, nothing is true of it."""
+        own = {(topic.name, partition): at for partition, at in below.items()}
+        self._admin.commit_offsets(topic.name, own, dict.fromkeys(own, topic.topic_id))
 
 
 def read_log(

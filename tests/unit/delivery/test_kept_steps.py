@@ -40,6 +40,10 @@ class SilentTopics:
         assert (name, bool(call)) == (NAME, True)
         return Connection(Broker())
 
+    def begins(self, topics: Any) -> dict[Any, int]:
+        assert topics
+        return {}
+
     def delete_below(self, offsets: Any) -> None: ...
 
 

@@ -60,9 +60,11 @@ class StepLog:
         owner: str,
         clock_ms: Callable[[], int],
         piece_bytes: int,
+        begin: int = 0,
     ) -> None:
         """`connect` makes a log whose `init` takes epochs of the partition's transactional id; it is closed here.
-        `table` is empty. `owner` is told in marks. `piece_bytes` of an answer go into one batch at most."""
+        `table` is empty. `owner` is told in marks. `piece_bytes` of an answer go into one batch at most. Below `begin`
+        the log has nothing of use."""
         self._connect = connect
         self._table = table
         self._owner = owner
@@ -75,7 +77,7 @@ class StepLog:
         self._sequence = 0
         self._unanswered: deque[_Write] = deque()
         """In the log's order; the mark is none of them."""
-        self._position = 0
+        self._position = begin
         """Up to here the table has the log."""
         self._loads_to: int | None = None
         """Where the mark ends, up to which the log is read."""
