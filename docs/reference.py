@@ -48,7 +48,7 @@ WIDTH = 140
 OPTIONS = (
     keylane.Flow, keylane.Pipeline, keylane.Commit, keylane.External, keylane.Operations, keylane.Retries,
     keylane.Rates, keylane.Batch, keylane.Breaker, keylane.Threads, keylane.Processes, keylane.DeadLetter,
-    keylane.Per, keylane.Cap, keylane.Transactional, keylane.ExactlyOnce, SqliteStore, PostgresStore,
+    keylane.Per, keylane.Cap, keylane.AtOnce, keylane.Transactional, keylane.ExactlyOnce, SqliteStore, PostgresStore,
 )  # fmt: skip
 
 

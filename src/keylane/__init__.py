@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from keylane import schema as schema
     from keylane import spark as spark
     from keylane.consumer.snapshot import Snapshot
-    from keylane.limits import Budget, Cap, Per
+    from keylane.limits import AtOnce, Budget, Cap, Per
     from keylane.options import (
         Batch,
         Breaker,
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from keylane.records import Context, DecodedRecord, FailedAttempt, Output, Produced, Record, Result
 
 __all__ = [
+    "AtOnce",
     "Batch",
     "Breaker",
     "BrokerUnavailableError",
@@ -91,7 +92,7 @@ __all__ = [
 _LAZY = {
     "keylane.parallel_consumer": ("ParallelConsumer",),
     "keylane.consumer.snapshot": ("Snapshot",),
-    "keylane.limits": ("Budget", "Cap", "Per"),
+    "keylane.limits": ("AtOnce", "Budget", "Cap", "Per"),
     "keylane.options": (
         "Batch",
         "Breaker",

@@ -1,4 +1,4 @@
-"""What a budget allows: `Budget` and its limits, `Per` and `Cap`.
+"""What a budget allows: `Budget` and its limits, `Per`, `Cap` and `AtOnce`.
 
 The idea: all amounts are whole millionths of their unit. So every process that reads a budget's log comes to the same
 numbers, on whatever machine.
@@ -24,6 +24,9 @@ ONE = 1_000_000
 
 MOST_AMOUNT = 10**15
 """Millionths: a thousand million of a unit. More is a slip of the pen, and would not fit beside others in a record."""
+
+MOST_AT_ONCE = 1_000_000
+"""Calls."""
 
 MOST_LIMITS = 16
 """Of one budget: all of them stand in each of its records."""
@@ -107,6 +110,23 @@ class Cap:
         return -ahead if found[1] == "-" else ahead
 
 
+@with_named_options()
+@dataclass(frozen=True, slots=True)
+class AtOnce:
+    """At most so many calls at once, over all members: attempts of records that run. What each of them may have is
+    divided equally among those that want more than there is."""
+
+    count: int
+    lease_ms: int = 10_000
+    """How long a member's calls count that is gone. One that reaches no broker for so long starts nothing."""
+
+    def __post_init__(self) -> None:
+        for name, least, most in (("count", 1, MOST_AT_ONCE), ("lease_ms", 1_000, 60_000)):
+            value: object = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+                raise UsageError(f"AtOnce.{name}={value!r}: give a whole number from {least} to {most}")
+
+
 def _check_unit(where: str, unit: object) -> None:
     if not isinstance(unit, str) or not _UNIT.fullmatch(unit):
         raise UsageError(f"{where}.unit={unit!r}: give a word of letters, digits, '.', '_' and '-', as 'requests'")
@@ -119,13 +139,14 @@ class Budget:
     Its topic, `keylane-budget-NAME`, is made where it is missing. Frozen and picklable.
     """
 
-    __slots__ = ("lease_ms", "limits", "name")
+    __slots__ = ("at_once", "lease_ms", "limits", "name")
 
     name: str
     limits: tuple[Per | Cap, ...]
+    at_once: AtOnce | None
     lease_ms: int
 
-    def __init__(self, name: str, *limits: Per | Cap, lease_ms: int = 2_000) -> None:
+    def __init__(self, name: str, *limits: Per | Cap | AtOnce, lease_ms: int = 2_000) -> None:
         """`lease_ms`: how long what was granted may be spent, and given back."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise UsageError(
@@ -135,44 +156,53 @@ class Budget:
         if not 1 <= len(limits) <= MOST_LIMITS:
             raise UsageError(f"Budget {name!r} has {len(limits)} limits: give 1 to {MOST_LIMITS}")
         for one in limits:
-            if not isinstance(one, Per | Cap):
-                raise UsageError(f"Budget {name!r}: {one!r} is no limit: give keylane.Per(...) or keylane.Cap(...)")
-        names = [limit_name(one) for one in limits]
+            if not isinstance(one, Per | Cap | AtOnce):
+                raise UsageError(
+                    f"Budget {name!r}: {one!r} is no limit: give keylane.Per(...), keylane.Cap(...) or "
+                    "keylane.AtOnce(...)"
+                )
+        at_once = [one for one in limits if isinstance(one, AtOnce)]
+        if len(at_once) > 1:
+            raise UsageError(f"Budget {name!r}: AtOnce twice: leave one out")
+        of_units = tuple(one for one in limits if not isinstance(one, AtOnce))
+        names = [limit_name(one) for one in of_units]
         if len(set(names)) < len(names):
             raise UsageError(f"Budget {name!r}: two limits of one unit and one time: leave one out")
         if isinstance(lease_ms, bool) or not isinstance(lease_ms, int) or not 100 <= lease_ms <= 60_000:
             raise UsageError(f"Budget.lease_ms={lease_ms!r}: give whole milliseconds, from 100 to 60000")
         object.__setattr__(self, "name", name)
-        object.__setattr__(self, "limits", limits)
+        object.__setattr__(self, "limits", of_units)
+        object.__setattr__(self, "at_once", at_once[0] if at_once else None)
         object.__setattr__(self, "lease_ms", lease_ms)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Budget.{name} cannot be changed: make another Budget")
 
     def __repr__(self) -> str:
-        return f"Budget({', '.join(map(repr, (self.name, *self.limits)))}, lease_ms={self.lease_ms})"
+        return f"Budget({', '.join(map(repr, (self.name, *self._all_limits)))}, lease_ms={self.lease_ms})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Budget) and (self.name, self.limits, self.lease_ms) == (
-            other.name,
-            other.limits,
-            other.lease_ms,
-        )
+        return isinstance(other, Budget) and self.__reduce__() == other.__reduce__()
 
     def __hash__(self) -> int:
-        return hash((self.name, self.limits, self.lease_ms))
+        return hash(self.__reduce__())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made_again, (self.name, self.limits, self.lease_ms)
+        return _made_again, (self.name, self._all_limits, self.lease_ms)
+
+    @property
+    def _all_limits(self) -> tuple[Per | Cap | AtOnce, ...]:
+        return self.limits if self.at_once is None else (*self.limits, self.at_once)
 
     @property
     def topic(self) -> str:
         return f"{TOPIC}{self.name}"
 
-    def cost(self, of: Callable[[Any], Mapping[str, float]] | Mapping[str, float]) -> Cost:
+    def cost(self, of: Callable[[Any], Mapping[str, float]] | Mapping[str, float] | None = None) -> Cost:
         """What a record costs, for `Pipeline(budget=...)`: amounts by unit, or a function of the record that returns
-        them. It runs in the loop, so it has to be quick. Raises `UsageError` for a cost that is never let through."""
-        return Cost(self, of)
+        them; nothing, where `AtOnce` is the only limit. It runs in the loop, so it has to be quick. Raises `UsageError`
+        for a cost that is never let through."""
+        return Cost(self, {} if of is None else of)
 
     @property
     def units(self) -> frozenset[str]:
@@ -213,7 +243,7 @@ class Cost:
 
     def __post_init__(self) -> None:
         if not callable(self.of):
-            if not isinstance(self.of, Mapping) or not self.of:
+            if not isinstance(self.of, Mapping) or not (self.of or self.budget.at_once):
                 raise UsageError(f"Budget.cost({self.of!r}): give amounts by unit, or a function of the record")
             self.budget.amounts(self.of)
 
@@ -232,7 +262,7 @@ class Cost:
         return self.budget.amounts(cost)
 
 
-def _made_again(name: str, limits: tuple[Per | Cap, ...], lease_ms: int) -> Budget:
+def _made_again(name: str, limits: tuple[Per | Cap | AtOnce, ...], lease_ms: int) -> Budget:
     return Budget(name, *limits, lease_ms=lease_ms)
 
 

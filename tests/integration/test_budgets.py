@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -30,7 +32,7 @@ from keylane.cli import main
 from keylane.errors import UsageError
 from keylane.kafka.admin import Admin
 from keylane.kafka.bulk import read_to_end
-from keylane.limits import ONE, Budget, Cap, Per
+from keylane.limits import ONE, AtOnce, Budget, Cap, Per
 from keylane.records import Output
 from keylane.testing import EmbeddedBroker
 from kit import budget_member
@@ -246,6 +248,49 @@ def test_pipelines_of_two_groups_spend_one_budget(broker: EmbeddedBroker) -> Non
     settled = sum(one.amounts.get("tokens", 0) for one in entries if isinstance(one, Settlement))
     assert settled == (80 * 2 + 80) * ONE
     assert {one.group for one in entries if isinstance(one, Ask)} == {"g-ask", "g-ask_many"}
+
+
+def test_processes_of_two_groups_have_so_many_calls_at_once(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kafka = {"bootstrap.servers": broker.bootstrap_servers}
+    broker.create_topics({"slotted": 2})
+    fill(broker.bootstrap_servers, "slotted", 60)
+    budget = Budget("slotted", AtOnce(3))
+    lock = threading.Lock()
+    running, most, begun = 0, 0, {"one": 0, "other": 0}
+
+    def run(group: str) -> None:
+        async def ask(record: kl.Record) -> None:
+            nonlocal running, most
+            with lock:
+                running, begun[group] = running + 1, begun[group] + 1
+                most = max(most, running)
+            await asyncio.sleep(0.02)  # so long the call takes
+            with lock:
+                running -= 1
+
+        pipeline = kl.Pipeline(
+            kafka={**kafka, "group.id": group},
+            topics=["slotted"],
+            handler=ask,
+            budget=budget.cost(),
+            offset_reset="earliest",
+        )
+        with kl.ParallelConsumer(pipeline, ending_offsets="latest") as consumer:
+            consumer.run()
+
+    with ThreadPoolExecutor(2) as threads:
+        for one in [threads.submit(run, group) for group in begun]:
+            one.result(120)
+    assert begun == {"one": 60, "other": 60}
+    assert most == 3
+    assert main(["budgets", "show", "slotted", "--bootstrap-server", broker.bootstrap_servers]) == 0
+    assert re.search(r"^3 at once +3 +–$", capsys.readouterr().out, re.MULTILINE), "all were given back"
+    assert main(["budgets", "show", "slotted", "--json", "--bootstrap-server", broker.bootstrap_servers]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["at_once"] == {"count": 3, "taken": 0}
+    assert [(one["group"], one["members"]) for one in report["groups"]] == [("one", 1), ("other", 1)]
 
 
 def test_the_example_on_the_page_runs(broker: EmbeddedBroker, tmp_path: Path) -> None:

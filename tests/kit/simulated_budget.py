@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from keylane.budgets.entries import Ask, Cooldown, Return, Settlement, decode, encode
+from keylane.budgets.entries import Ask, Cooldown, Hold, Return, Settlement, decode, encode
 from keylane.budgets.line import Answer, Granted, Line, Placed
 
 if TYPE_CHECKING:
@@ -83,6 +83,21 @@ class SimulatedBudget:
 
     def cool(self, member: str, wait_ms: int, began: int) -> None:
         self.append(Cooldown(member=member, seq=self.next_seq(member), wait_ms=wait_ms, began=began))
+
+    def hold(
+        self, member: str, wants: int, keeps: int, count: int, lease_ms: int = 10_000, seq: int | None = None
+    ) -> None:
+        self.append(
+            Hold(
+                member=member,
+                seq=self.next_seq(member) if seq is None else seq,
+                state=self.line.state(),
+                count=count,
+                wants=wants,
+                keeps=keeps,
+                lease_ms=lease_ms,
+            )
+        )
 
     def repeat(self, offset: int) -> Answer | None:
         """The same record once more, as a producer's retry writes it."""

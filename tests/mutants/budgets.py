@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 LINE = "property/budgets/test_budget_line.py"
 WINDOW = f"{LINE}::test_no_window_has_more_than_the_rate_and_the_burst"
 PURSE = "unit/budgets/test_purse.py"
+SLOTS = "property/budgets/test_slots.py"
+LATE_SLOTS = "test_a_reader_that_starts_late_agrees"
+RUNNING = "unit/budgets/test_running.py"
 ENGINE = "unit/engine/test_engine_budget.py"
 LATE = f"{LINE}::test_a_reader_that_starts_late_agrees"
 
@@ -129,6 +132,61 @@ MUTANTS = [
         "Purse.end",
         never("has_run"),
         f"{PURSE}::test_what_ran_is_spent",
+    ),
+    _mutant("what others keep is given away", "Slots._divide", instead("free", "9"), f"{SLOTS}::{LATE_SLOTS}"),
+    _mutant(
+        "more is kept than one had",
+        "Slots.hold",
+        instead("min", "max"),
+        f"{SLOTS}::{LATE_SLOTS}",
+    ),
+    _mutant(
+        "the calls of one that is gone count for ever",
+        "Slots.forget_ended",
+        never("until_ns"),
+        f"{SLOTS}::test_a_lease_that_has_ended_holds_nothing",
+    ),
+    _mutant(
+        "one has a larger share than it wants",
+        "Slots._parts",
+        instead("min", "max"),
+        f"{SLOTS}::test_who_asks_for_what_others_keep_waits_for_its_turn",
+    ),
+    _mutant(
+        "what cannot be divided goes to the same one always",
+        "Slots.hold",
+        never("_level"),
+        f"{SLOTS}::test_what_cannot_be_divided_goes_round",
+    ),
+    _mutant(
+        "who starts late believes the last state of the slots alone",
+        "Slots.adopt",
+        always("is_first"),
+        f"{SLOTS}::test_a_writer_that_knows_of_nobody_misleads_nobody",
+    ),
+    _mutant(
+        "the lease of calls at once counts from the reading",
+        "Running.read",
+        instead("sent_s", "now"),
+        f"{RUNNING}::test_the_lease_counts_from_the_sending",
+    ),
+    _mutant(
+        "calls start behind the lease",
+        "Running.room",
+        never("_until_s"),
+        f"{RUNNING}::test_the_lease_counts_from_the_sending",
+    ),
+    _mutant(
+        "more starts than a record on its way says",
+        "Running.room",
+        never("_out"),
+        f"{RUNNING}::test_while_a_record_is_on_its_way_it_keeps_to_what_that_says",
+    ),
+    _mutant(
+        "a member starts beyond its part",
+        "Share.usable",
+        answer("self.has"),
+        f"{RUNNING}::test_what_is_beyond_its_part_is_not_begun_and_given_to_others",
     ),
     Mutant(
         "option: budget",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keylane.errors import UsageError
-from keylane.limits import Budget, Cap, Per
+from keylane.limits import AtOnce, Budget, Cap, Per
 
 MODEL = Budget("openai", Per(500, "requests", per_ms=60_000), Per(200_000, "tokens", per_ms=60_000, burst=20_000))
 
@@ -32,6 +32,10 @@ def test_a_budget_is_picklable_and_compares_by_value() -> None:
     assert again == MODEL
     assert hash(again) == hash(MODEL)
     assert again != Budget("openai", Per(500, "requests", per_ms=60_000))
+    at_once = Budget("m", AtOnce(20))
+    assert pickle.loads(pickle.dumps(at_once.cost())) == at_once.cost()
+    assert (at_once.limits, at_once.at_once) == ((), AtOnce(20))
+    assert at_once != Budget("m", AtOnce(21))
     with pytest.raises(AttributeError, match=r"Budget.name cannot be changed: make another Budget"):
         again.name = "x"
 
@@ -69,6 +73,11 @@ def test_a_cost_that_cannot_be_is_refused(cost: dict[str, Any], problem: str) ->
         (lambda: Per(1, "r", per_ms=0), "Per.per_ms=0"),
         (lambda: Per(1, "r", per_ms=1, burst=0), "Per.burst=0"),
         (lambda: any_of(Per)(1, "r", per_sec=1), "per_sec"),
+        (lambda: AtOnce(0), "AtOnce.count=0: give a whole number from 1"),
+        (lambda: AtOnce(any_of(2.5)), "AtOnce.count=2.5: give a whole number"),
+        (lambda: AtOnce(1, lease_ms=10), "AtOnce.lease_ms=10: give a whole number from 1000 to 60000"),
+        (lambda: Budget("a", AtOnce(1), AtOnce(2)), "AtOnce twice: leave one out"),
+        (lambda: Budget("a", Cap(1, "usd")).cost(), "give amounts by unit, or a function"),
     ],
 )
 def test_a_limit_that_cannot_be_is_refused(make: Any, problem: str) -> None:

@@ -1,4 +1,5 @@
 """Budgets: what all members of all groups may spend together, kept by a topic that all of them read.
 
-`line` decides, `entries` is the format of the records, `client` reads and writes them.
+`line` and `slots` decide, `entries` is the format of the records, `purse` and `running` are a member's own part of it,
+`client` reads and writes.
 """

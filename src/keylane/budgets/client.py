@@ -15,6 +15,7 @@ from keylane.budgets.entries import (
     MOST_WAIT_MS,
     Ask,
     Cooldown,
+    Hold,
     Return,
     Settlement,
     UnreadableEntryError,
@@ -24,6 +25,7 @@ from keylane.budgets.entries import (
 )
 from keylane.budgets.line import Line, Placed
 from keylane.budgets.purse import Purse
+from keylane.budgets.running import Running
 from keylane.errors import BrokerUnavailableError, PeerError, UsageError
 from keylane.kafka.admin import Admin
 from keylane.kafka.keyed_topic import KeyedReader, KeyedWriter
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
     from keylane.budgets.entries import AnyEntry
     from keylane.budgets.line import Level
+    from keylane.budgets.running import Wish
     from keylane.kafka.keyed_topic import Entry
     from keylane.kafka.redriving import Settings
     from keylane.limits import Budget
@@ -73,9 +76,10 @@ class BudgetClient:
         self._member = secrets.token_hex(8)
         self._limits = tuple(map(limit_of, budget.limits))
         self._lock = threading.Lock()
-        """Guards line, purse and the order of what is written."""
+        """Guards line, purse, what runs, and the order of what is written."""
         self._line = Line()
         self._purse = Purse(budget, monotonic())
+        self._running = None if budget.at_once is None else Running(budget.at_once)
         self._seq = -1
         self._reader: KeyedReader | None = None
         self._writer: KeyedWriter | None = None
@@ -101,6 +105,10 @@ class BudgetClient:
         with self._lock:
             self._line = line
             self._purse.lose_ask()
+            if self._running is not None:
+                self._running.lose_ask()
+                self._running.read(line.slots.share_of(self._member), now := monotonic())
+                self._running.pause(now + line.cool_ns / 1e9)
 
     def _close_reader(self) -> None:
         reader, self._reader = self._reader, None
@@ -125,6 +133,8 @@ class BudgetClient:
         if writer is not None:
             with self._lock:
                 self._write_back(writer, monotonic(), all_of_it=True)
+                if self._running is not None and (wish := self._running.last()) is not None:
+                    writer.write(self._member.encode(), encode(self._hold(wish)))
             writer.flush(FLUSH_S)
         self._close_reader()
 
@@ -133,17 +143,31 @@ class BudgetClient:
     def room(self, now: float) -> int:
         """About how many may start."""
         with self._lock:
-            return self._purse.room(now)
+            room = self._purse.room(now)
+            return room if self._running is None else min(room, self._running.room(now))
 
-    def due(self) -> float:
-        """When to look again, where there is no room."""
-        return self._purse.due()
-
-    def spend(self, who: Hashable, amounts: Mapping[str, int], now: float) -> float | None:
-        """Spend it: None, and `end` says when what it is for has ended; or when to come again. `who` lacks it until
-        then: of those that lack something the first comes first."""
+    def due(self, now: float) -> float:
+        """Something waits, and there is no room: when to look again."""
         with self._lock:
+            if self._running is not None and not self._running.room(now):
+                return self._lack_slot(self._running, now)
+            return self._purse.due()
+
+    def _lack_slot(self, running: Running, now: float) -> float:
+        later = running.lack(now)
+        self._write_hold(now)
+        return later
+
+    def spend(self, who: Hashable, amounts: Mapping[str, int], now: float, *, is_attempt: bool = False) -> float | None:
+        """Spend it: None, and `end` says when what it is for has ended; or when to come again. `who` lacks it until
+        then: of those that lack something the first comes first. Attempts of records are the calls at once."""
+        with self._lock:
+            running = self._running if is_attempt else None
+            if running is not None and not running.room(now):
+                return self._lack_slot(running, now)
             later = self._purse.spend(who, amounts, now)
+            if running is not None and later is None:
+                running.begin(who, now)
             self._write_ask(now)
             return later
 
@@ -151,6 +175,8 @@ class BudgetClient:
         """What `who` spent for has ended; where it has not run, what it spent is spent by others, or given back."""
         with self._lock:
             self._purse.end(who, has_run=has_run)
+            if self._running is not None:
+                self._running.end(who)
 
     def settle(self, amounts: Mapping[str, int]) -> None:
         """So much more was spent than asked for."""
@@ -199,6 +225,24 @@ class BudgetClient:
                 amounts=amounts,
                 lease_ms=self.budget.lease_ms,
             )
+        )
+
+    def _write_hold(self, now: float) -> None:
+        if self._running is not None and (wish := self._running.ask(self._seq + 1, now)) is not None:
+            self._write(self._hold(wish))
+
+    def _hold(self, wish: Wish) -> Hold:
+        at_once = self.budget.at_once
+        assert at_once is not None, "there is something to hold"
+        return Hold(
+            member=self._member,
+            seq=self._next_seq(),
+            state=self._line.state(),
+            group=self._group,
+            count=at_once.count,
+            wants=wish.wants,
+            keeps=wish.keeps,
+            lease_ms=at_once.lease_ms,
         )
 
     def _write_back(self, writer: KeyedWriter, now: float, *, all_of_it: bool = False) -> None:
@@ -267,7 +311,8 @@ class BudgetClient:
         """Whether it is time to look at the topic, as nothing that is written comes back: clients tell nobody that a
         topic was deleted."""
         now = monotonic()
-        if not self._purse.is_away or now < self._look_at:
+        is_away = self._purse.is_away or (self._running is not None and self._running.is_away(now))
+        if not is_away or now < self._look_at:
             return False
         self._look_at = now + KEEP_S
         return True
@@ -277,7 +322,8 @@ class BudgetClient:
         assert reader is not None, "it has begun"
         assert writer is not None, "it has begun"
         with self._lock:
-            wait_s = TICK_S if self._purse.is_busy else IDLE_S
+            is_busy = self._purse.is_busy or (self._running is not None and self._running.is_busy)
+            wait_s = TICK_S if is_busy else IDLE_S
         entries = reader.poll(wait_s)
         now = monotonic()
         with self._lock:
@@ -285,10 +331,15 @@ class BudgetClient:
                 self._fold(record, now)
             self._write_back(writer, now)
             self._write_ask(now)
+            self._write_hold(now)
 
     def _fold(self, record: Placed, now: float) -> None:
         answer = self._line.fold(record)
         entry = record.entry
+        if self._running is not None:
+            own = entry.seq if isinstance(entry, Hold) and entry.member == self._member else None
+            self._running.read(self._line.slots.share_of(self._member), now, own)
+            self._running.pause(now + self._line.cool_ns / 1e9)
         if isinstance(entry, Cooldown) and self._line.was_cooled_by(record):
             self._cooled_s = now
             self._purse.void()

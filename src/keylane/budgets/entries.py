@@ -1,4 +1,4 @@
-"""The records of a budget's topic: `Ask`, `Return`, `Settlement`, `Cooldown`, as JSON.
+"""The records of a budget's topic: `Ask`, `Return`, `Settlement`, `Cooldown`, `Hold`, as JSON.
 
 The idea: a record says all that its reader needs to judge it. It has the limits as its writer knows them, so that
 members of two releases of a program share one budget, and the state that its writer had reached, so that a member that
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, TypedDict
 
 from keylane.errors import PeerError, UsageError
 from keylane.foreign_json import has_shape, read_object
-from keylane.limits import DAY_MS, MOST_AMOUNT, MOST_LIMITS, Cap, Per, limit_name, millionths
+from keylane.limits import DAY_MS, MOST_AMOUNT, MOST_AT_ONCE, MOST_LIMITS, Cap, Per, limit_name, millionths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,6 +35,8 @@ MOST_DAYS = 4
 MOST_WAIT_MS = DAY_MS
 """Of a cool-down, as it is asked for."""
 MOST_LEASE_MS = 60_000
+MOST_SLOT_MEMBERS = 200
+"""That have calls at once, or wait for some: all of them stand in each record. Others wait until one of them ends."""
 
 
 class UnreadableEntryError(PeerError):
@@ -85,6 +87,18 @@ class State:
     """By cap, days and what was spent on each, in millionths."""
     cool_ns: int | None = None
     """How much longer nothing starts; below 0: since when all begins slowly again."""
+    slots: SlotsState | None = None
+    """None: nobody has asked for any."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsState:
+    """Who may have how many calls at once."""
+
+    count: int
+    """Of all."""
+    members: Sequence[tuple[str, int, int, int]] = ()
+    """In turn: a member, how many it wants, how many it has, and how long its lease runs, in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +149,20 @@ class Cooldown(Entry):
     began: int
 
 
-AnyEntry = Ask | Return | Settlement | Cooldown
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold(Entry):
+    """So many calls at once its writer wants, and of those that it has it keeps no more than so many."""
+
+    kind: ClassVar[str] = "hold"
+    group: str = ""
+    count: int
+    """Of all members, as its writer knows it."""
+    wants: int
+    keeps: int
+    lease_ms: int
+
+
+AnyEntry = Ask | Return | Settlement | Cooldown | Hold
 
 
 class _StateDict(TypedDict):
@@ -143,6 +170,12 @@ class _StateDict(TypedDict):
     leads: dict[str, int]
     spent: dict[str, list[tuple[int, int]]]
     cool: int | None
+    slots: NotRequired[_SlotsDict]
+
+
+class _SlotsDict(TypedDict):
+    count: int
+    members: list[tuple[str, int, int, int]]
 
 
 class _EntryDict(TypedDict):
@@ -175,7 +208,21 @@ class _CooldownDict(_EntryDict):
     began: int
 
 
-_SHAPES: dict[str, Any] = {"ask": _AskDict, "return": _ReturnDict, "settle": _SettlementDict, "cool": _CooldownDict}
+class _HoldDict(_EntryDict):
+    group: str
+    count: int
+    wants: int
+    keeps: int
+    lease_ms: int
+
+
+_SHAPES: dict[str, Any] = {
+    "ask": _AskDict,
+    "return": _ReturnDict,
+    "settle": _SettlementDict,
+    "cool": _CooldownDict,
+    "hold": _HoldDict,
+}
 
 
 def encode(entry: AnyEntry) -> bytes:
@@ -187,9 +234,12 @@ def encode(entry: AnyEntry) -> bytes:
             said |= {"of": entry.of}
         case Cooldown():
             said |= {"wait_ms": entry.wait_ms, "began": entry.began}
+        case Hold():
+            said |= {"group": entry.group, "lease_ms": entry.lease_ms}
+            said |= {"count": entry.count, "wants": entry.wants, "keeps": entry.keeps}
     if isinstance(entry, Ask | Settlement):
         said["limits"] = [_said_of(one) for one in entry.limits]
-    if not isinstance(entry, Cooldown):
+    if not isinstance(entry, Cooldown | Hold):
         said["amounts"] = dict(entry.amounts)
     if (state := entry.state) is not None:
         said["state"] = {
@@ -198,6 +248,8 @@ def encode(entry: AnyEntry) -> bytes:
             "spent": {name: [list(one) for one in days] for name, days in state.spent.items()},
             "cool": state.cool_ns,
         }
+        if (slots := state.slots) is not None:
+            said["state"]["slots"] = {"count": slots.count, "members": [list(one) for one in slots.members]}
     return json.dumps(said, separators=(",", ":")).encode()
 
 
@@ -222,6 +274,8 @@ def decode(value: bytes | None) -> AnyEntry:
     if kind == "cool":
         wait_ms = _within("wait_ms", said["wait_ms"], 0, MOST_WAIT_MS)
         return Cooldown(wait_ms=wait_ms, began=_within("began", said["began"], -1, 2**62), **common)
+    if kind == "hold":
+        return _hold(said, common)
     amounts = _amounts(said["amounts"])
     if kind == "return":
         return Return(of=_within("of", said["of"], 0, 2**62), amounts=amounts, **common)
@@ -230,6 +284,17 @@ def decode(value: bytes | None) -> AnyEntry:
         return Settlement(limits=limits, amounts=amounts, **common)
     lease_ms = _within("lease_ms", said["lease_ms"], 0, MOST_LEASE_MS)
     return Ask(group=_text(said["group"], least=0), limits=limits, amounts=amounts, lease_ms=lease_ms, **common)
+
+
+def _hold(said: dict[str, Any], common: dict[str, Any]) -> Hold:
+    return Hold(
+        group=_text(said["group"], least=0),
+        count=_within("count", said["count"], 1, MOST_AT_ONCE),
+        wants=_within("wants", said["wants"], 0, MOST_AT_ONCE),
+        keeps=_within("keeps", said["keeps"], 0, 2**62),
+        lease_ms=_within("lease_ms", said["lease_ms"], 0, MOST_LEASE_MS),
+        **common,
+    )
 
 
 def _said_of(limit: Limit) -> list[int | str]:
@@ -277,7 +342,23 @@ def _state(said: dict[str, Any]) -> State:
         {_text(name): _within("lead", lead, -MOST_NS, MOST_NS) for name, lead in leads.items()},
         {_text(name): _days(days) for name, days in spent.items()},
         None if said["cool"] is None else _within("cool", said["cool"], -MOST_NS, MOST_NS),
+        None if said.get("slots") is None else _slots(said["slots"]),
     )
+
+
+def _slots(said: dict[str, Any]) -> SlotsState:
+    if len(said["members"]) > MOST_SLOT_MEMBERS:
+        raise UnreadableEntryError(f"{len(said['members'])} members")
+    members = tuple(
+        (
+            _text(member),
+            _within("wants", wants, 0, MOST_AT_ONCE),
+            _within("has", has, 0, MOST_AT_ONCE),
+            _within("lease", left_ns, 0, MOST_LEASE_MS * 1_000_000),
+        )
+        for member, wants, has, left_ns in said["members"]
+    )
+    return SlotsState(_within("count", said["count"], 1, MOST_AT_ONCE), members)
 
 
 def _days(said: list[list[int]]) -> tuple[tuple[int, int], ...]:

@@ -8,6 +8,7 @@ no clock but that of the log.
     time       flows between two records of one leader epoch alone. Leaders' clocks differ, and with the greatest time
                seen a leader that is a minute behind grants nothing for a minute.
     spent      of a cap: by day, as the records' own times have it.
+    slots      calls at once: `keylane.budgets.slots`.
 
 A record that was written twice counts once. Give-backs count while the lease of their ask runs, and no further than it
 was granted. The first state of a line is carried by the records themselves (`Line.begin`).
@@ -22,7 +23,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from keylane.budgets.entries import MOST_DAYS, MOST_NS, MOST_SPENT, Ask, Cooldown, Return, Settlement, State
+from keylane.budgets.entries import MOST_DAYS, MOST_NS, MOST_SPENT, Ask, Cooldown, Hold, Return, Settlement, State
+from keylane.budgets.slots import Slots
 from keylane.limits import DAY_MS
 
 if TYPE_CHECKING:
@@ -46,6 +48,9 @@ SLOW_NS = 10 * 1_000 * MS
 """How long behind a cool-down a cost counts twice, so that all do not come back at once."""
 
 _NEVER = -(1 << 62)
+
+_SLOTS = "at once"
+"""Stands for the slots among the names of limits, which have a "/"."""
 
 STATES = 64
 """Of so many last records' states the smallest counts: one writer that is wrong misleads nobody into spending more."""
@@ -129,6 +134,8 @@ class Line:
         self._grants: dict[tuple[str, int], _Grant] = {}
         self._limits: dict[str, Limit] = {}
         """As they were named last."""
+        self.slots = Slots()
+        """Calls at once."""
 
     # --- folding ---
 
@@ -171,6 +178,8 @@ class Line:
                 self._settle(entry, record.time_ms)
             case Cooldown():
                 self._cool(entry)
+            case Hold():
+                self.slots.hold(entry, self._now_ns)
         return None
 
     def _flow(self, record: Placed) -> None:
@@ -178,6 +187,7 @@ class Line:
             self._now_ns += max(0, record.time_ms - self._time_ms) * MS
         self._epoch = record.epoch
         self._time_ms = record.time_ms
+        self.slots.forget_ended(self._now_ns)
 
     def _is_again(self, entry: AnyEntry) -> bool:
         """Whether it was written twice, or an older one comes behind a newer one of its member."""
@@ -321,6 +331,7 @@ class Line:
             {name: max(-MOST_NS, min(MOST_NS, used_ns - now_ns)) for name, used_ns in self._used_to_ns.items()},
             {name: tuple(days.items()) for name, days in self._spent.items() if days},
             None if self._cool_to_ns <= now_ns - SLOW_NS else self._cool_to_ns - now_ns,
+            self.slots.state(now_ns),
         )
 
     def _adopt(self, state: State, known: set[str]) -> None:
@@ -337,12 +348,20 @@ class Line:
             _keep_newest(days, MOST_DAYS)
         if state.cool_ns is not None:
             self._cool_to_ns = max(self._cool_to_ns, now_ns + min(state.cool_ns, LONGEST_COOL_NS))
+        if state.slots is not None:
+            self.slots.adopt(state.slots, now_ns, is_first=_SLOTS not in known)
+            known.add(_SLOTS)
 
     # --- what is seen from outside ---
 
     def was_cooled_by(self, record: Placed) -> bool:
         """Whether this one began or extended the cool-down."""
         return self._cooled_at == record.offset
+
+    @property
+    def cool_ns(self) -> int:
+        """How much longer nothing starts."""
+        return max(0, self._cool_to_ns - self._now_ns)
 
     def levels(self) -> list[Level]:
         """How each limit stands at the last record."""

@@ -47,6 +47,9 @@ LOST_S = 65.0
 SHARE_S = 60.0
 """Over which a member's share is counted."""
 
+NO_LIMIT = 1 << 30
+"""How many may start where nothing costs anything."""
+
 LONGEST_WAIT_S = 30.0
 """After which it is asked again, whatever was answered."""
 
@@ -82,7 +85,7 @@ class Purse:
     def __init__(self, budget: Budget, now: float) -> None:
         self._lease_s = budget.lease_ms / 1000
         self._most: Amounts = {}
-        """Of a block, by unit."""
+        """Of a block, by unit; empty where there are no amounts."""
         for one in budget.limits:
             most = one.count
             if isinstance(one, Per):
@@ -125,6 +128,8 @@ class Purse:
 
     def room(self, now: float) -> int:
         """About how many may start."""
+        if not self._most:
+            return NO_LIMIT
         if now < self._blocked_to:
             return 0
         left = self._left(now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from keylane.budgets.client import TAIL, placed
-from keylane.budgets.entries import Ask
+from keylane.budgets.entries import Ask, Hold
 from keylane.budgets.line import MS, Granted, Line
 from keylane.errors import UsageError
 from keylane.kafka.admin import Admin
@@ -45,12 +45,16 @@ def report_of(kafka: Settings, name: str) -> Report:
             of_group = granted.setdefault(ask.group, {})
             for unit, amount in ask.amounts.items():
                 of_group[unit] = of_group.get(unit, 0) + amount
+        elif isinstance(ask, Hold) and ask.wants:
+            members.setdefault(ask.group, set()).add(ask.member)
+            granted.setdefault(ask.group, {})
 
     line = Line.begin(tail, hear)
     return {
         "budget": name,
         "as_of_ms": tail[-1].time_ms if tail else None,
         "limits": [_limit(one) for one in line.levels()],
+        "at_once": {"count": line.slots.count, "taken": line.slots.taken} if line.slots.count else None,
         "groups": [
             {
                 "group": group,

@@ -58,12 +58,12 @@ def _print_list(report: dict[str, Any]) -> None:
     if not report["budgets"]:
         say("no budgets: a pipeline with budget=... makes one")
         return
-    rows = [(one["budget"], *_cells(limit)) for one in report["budgets"] for limit in one["limits"] or [None]]
+    rows = [(one["budget"], *cells) for one in report["budgets"] for cells in _rows(one)]
     print_table(["BUDGET", "LIMIT", "AVAILABLE", "FREE IN"], rows, numbers=(2, 3))
 
 
 def _print_show(report: dict[str, Any]) -> None:
-    print_table(["LIMIT", "AVAILABLE", "FREE IN"], map(_cells, report["limits"]), numbers=(1, 2))
+    print_table(["LIMIT", "AVAILABLE", "FREE IN"], _rows(report), numbers=(1, 2))
     rows = [
         (one["group"], one["members"], ", ".join(f"{amount:g} {unit}" for unit, amount in one["granted"].items()))
         for one in report["groups"]
@@ -73,8 +73,13 @@ def _print_show(report: dict[str, Any]) -> None:
         print_table(["GROUP", "MEMBERS", "GRANTED"], rows, numbers=(1,))
 
 
-def _cells(limit: dict[str, Any] | None) -> tuple[str | None, str | None, str | None]:
-    if limit is None:  # nobody has asked yet
-        return None, None, None
+def _rows(report: dict[str, Any]) -> list[tuple[str | None, ...]]:
+    rows: list[tuple[str | None, ...]] = [_cells(one) for one in report["limits"]]
+    if (at_once := report["at_once"]) is not None:
+        rows.append((f"{at_once['count']} at once", str(at_once["count"] - at_once["taken"]), None))
+    return rows or [(None, None, None)]  # nobody has asked yet
+
+
+def _cells(limit: dict[str, Any]) -> tuple[str, str, str]:
     span = "a day" if limit["per_ms"] is None else f"per {limit['per_ms'] / 1000:g} s"
     return f"{limit['count']:g} {limit['unit']} {span}", f"{limit['available']:g}", f"{limit['free_in_ms'] / 1000:g}"

@@ -55,7 +55,7 @@ class CallBudget:
 
 
 class Taking:
-    """A further call that waits for its turn."""
+    """A further call that waits for its turn. It is made within what runs already."""
 
     __slots__ = ("_amounts", "_spends")
 

@@ -692,7 +692,7 @@ class FlowCore:
             elif self._rotation.room(now) < 1 and (due := self._rotation.buckets.due()) is not None:
                 times.append(due)
             elif self._spending is not None and not self._spending.room(now):
-                times.append(self._spending.due())
+                times.append(self._spending.due(now))
             elif (until := self._lingering.until) is not None:
                 times.append(until)
         return min(times, default=None)

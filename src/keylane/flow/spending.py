@@ -27,11 +27,12 @@ class Spends(Protocol):
     def room(self, now: float) -> int:
         """About how many may start now."""
 
-    def due(self) -> float:
-        """When to look again, where there is no room."""
+    def due(self, now: float) -> float:
+        """Something waits, and there is no room: when to look again."""
 
-    def spend(self, who: Hashable, amounts: Mapping[str, int], now: float) -> float | None:
-        """Spend it: None; or when to come again."""
+    def spend(self, who: Hashable, amounts: Mapping[str, int], now: float, *, is_attempt: bool = False) -> float | None:
+        """Spend it: None; or when to come again. An attempt of a record is one of the calls at once, and further calls
+        of its handler belong to it."""
 
     def end(self, who: Hashable, *, has_run: bool) -> None:
         """What it spent for has ended; where it has not run, others have what it spent."""
@@ -57,8 +58,8 @@ class Spending:
     def room(self, now: float) -> int:
         return self._budget.room(now)
 
-    def due(self) -> float:
-        return self._budget.due()
+    def due(self, now: float) -> float:
+        return self._budget.due(now)
 
     def starts(self, item: Item, now: float) -> float | UsageError | None:
         """Whether it may start, and has spent its cost: None; else when to come again, or why it never may."""
@@ -67,7 +68,7 @@ class Spending:
                 item.cost = self._amounts(self._view(item.payload))
             except UsageError as error:
                 return error
-        return self._budget.spend((item.source, item.number), item.cost, now)
+        return self._budget.spend((item.source, item.number), item.cost, now, is_attempt=True)
 
     def heard(self, units: Iterable[Unit]) -> Iterator[Unit]:
         """Workers report these: what was too late, or not begun, has spent nothing."""

@@ -11,7 +11,9 @@ import pytest
 
 import keylane as kl
 from keylane.budgets.entries import limit_of
-from keylane.budgets.purse import Purse
+from keylane.budgets.purse import LOOK_S, Purse
+from keylane.budgets.running import Running
+from keylane.budgets.slots import Share
 from keylane.consumer.budgeted import CallBudget, budgeted
 from keylane.errors import ExpiredError
 from keylane.offsets import OffsetMap
@@ -30,6 +32,39 @@ MODEL = kl.Budget("model", kl.Per(600, "tokens", per_ms=1_000, burst=300), lease
 S = 1_000_000_000
 
 
+class Slotted:
+    """A budget of calls at once alone."""
+
+    def __init__(self, count: int) -> None:
+        self.running = Running(kl.AtOnce(count))
+
+    def grant(self, count: int, now: float) -> None:
+        self.running.lack(now)
+        assert self.running.ask(0, now) is not None
+        self.running.read(Share(count, count), now, 0)
+
+    def room(self, now: float) -> int:
+        return self.running.room(now)
+
+    def due(self, now: float) -> float:
+        return self.running.lack(now)
+
+    def spend(self, who: Hashable, amounts: Mapping[str, int], now: float, *, is_attempt: bool = False) -> float | None:
+        assert is_attempt
+        assert not amounts
+        if not self.running.room(now):
+            return self.running.lack(now)
+        self.running.begin(who, now)
+        return None
+
+    def end(self, who: Hashable, *, has_run: bool) -> None:
+        self.running.end(who)
+
+    def settle(self, amounts: Mapping[str, int]) -> None: ...
+
+    def cool_down(self, retry_after_ms: int, since: float) -> None: ...
+
+
 class Shared:
     """A budget whose log is simulated: what is asked for is answered at once."""
 
@@ -42,10 +77,10 @@ class Shared:
     def room(self, now: float) -> int:
         return self.purse.room(now)
 
-    def due(self) -> float:
+    def due(self, now: float) -> float:
         return self.purse.due()
 
-    def spend(self, who: Hashable, amounts: Mapping[str, int], now: float) -> float | None:
+    def spend(self, who: Hashable, amounts: Mapping[str, int], now: float, *, is_attempt: bool = False) -> float | None:
         later = self.purse.spend(who, amounts, now)
         self.world.now_ms = int(now * 1_000)
         for given in self.purse.give_back(now):
@@ -221,16 +256,37 @@ def test_nothing_is_looked_at_again_and_again_while_it_waits() -> None:
     looks = 0
     spend = shared.spend
 
-    def counted(*given: Any) -> Any:
+    def counted(*given: Any, **named: Any) -> Any:
         nonlocal looks
         looks += 1
-        return spend(*given)
+        return spend(*given, **named)
 
     shared.spend = counted
     load(one, [100] * 2_000, keys=2_000)
     began = run(one, 10)
     assert len(began) >= 50
     assert looks <= len(began) + 10 * 100 * 2
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": kl.Batch(2)}, {"ordering": "unordered"}])
+def test_so_many_calls_run_at_once_and_the_next_starts_as_one_ends(options: Any) -> None:
+    """A batch of two counts as two."""
+    spends = Slotted(4)
+    budget = kl.Budget("model", kl.AtOnce(4)).cost()
+    one = Driven({NAME: OffsetMap(0)}, 50, random.Random(7).random, budget=budget, spends=spends, **options)
+    load(one, [1] * 20, keys=20)
+    assert one.turn() == []
+    assert one.engine.next_check(0.0) == pytest.approx(LOOK_S), "it is looked at again, and that asks for slots"
+    spends.grant(4, 0.0)
+    began = list(one.turn())
+    assert len(began) == 4
+    assert one.turn() == []
+    if "batch" in options:
+        one.engine.batches_ended([[(item, None) for item in began[:2]]], 0.1)
+    else:
+        one.end(began[0])
+        one.end(began[1], Raised(ValueError("a failed attempt has ended, too")))
+    assert len(one.turn()) == 2
 
 
 class Settling:
