@@ -11,6 +11,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ from keylane.limits import ONE, AtOnce, Budget, Cap, Per
 from keylane.records import Output
 from keylane.testing import EmbeddedBroker
 from kit import budget_member
-from kit.budget_member import BUDGET, spent_in
+from kit.budget_member import BUDGET, SLOTTED, spent_in
 from kit.either_broker import either_broker
 from kit.filling import filling
 from kit.simulated_budget import most_in_any
@@ -90,6 +91,35 @@ def test_members_that_are_killed_spend_no_more_than_the_budget(kind: str, tmp_pa
         leases_ms = 2 * BUDGET.lease_ms + CLOCKS_MS
         most = most_in_any(window_ms * 1_000_000, events)
         assert most <= RATE_S * (window_ms + leases_ms) // 1_000 + BURST
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["keylane", "apache"])
+def test_members_that_are_killed_have_no_more_calls_at_once(kind: str, tmp_path: Path) -> None:
+    """Calls of a process that is dead count as long as they would have taken; its part is given to others."""
+    with either_broker(kind, tmp_path) as kafka, ExitStack() as ended:
+        files = [tmp_path / f"member-{number}" for number in range(4)]
+
+        def start(number: int) -> subprocess.Popen[bytes]:
+            process = budget_member.start(kafka.bootstrap, files[number], "calls")
+            ended.callback(process.wait)
+            ended.callback(process.kill)
+            return process
+
+        members = [start(number) for number in range(3)]
+        until(lambda: all(any(spent_in(file)) for file in files[:3]), "each of them has calls")
+        members[0].kill()
+        members.append(start(3))
+        until(lambda: any(spent_in(files[3])), "one that starts later has some, too")
+        begun = {file: len(list(spent_in(file))) for file in files[1:]}
+        until(lambda: all(len(list(spent_in(file))) >= begun[file] + 60 for file in files[1:]), "all go on")
+        for member in members[1:]:
+            assert member.stdin is not None
+            member.stdin.close()
+            assert member.wait(60) == 0
+    calls = [one for file in files for one in spent_in(file)]
+    changes = sorted([(began, 1) for began, _ in calls] + [(began + took, -1) for began, took in calls])
+    assert max(accumulate(change for _, change in changes)) == SLOTTED.at_once.count  # type: ignore[union-attr]
 
 
 def test_the_topic_is_made_as_a_budget_needs_it(broker: EmbeddedBroker) -> None:
