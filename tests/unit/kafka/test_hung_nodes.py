@@ -159,7 +159,7 @@ def test_leaders_of_a_log_lead_on_while_their_groups_coordinator_hangs(cluster: 
         group="leaders",
         name="a server",
         failed=lambda text: told.put((text, [])),
-        session_timeout_ms=1_000,
+        session_timeout_ms=4_000,
         given=tell("given"),
         taken=tell("taken"),
         lost=tell("lost"),
