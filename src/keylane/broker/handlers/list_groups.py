@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from keylane.broker.dispatch import in_slices
-from keylane.wire.versions import entity, response_module
+from keylane.wire.versions import entity, response_module, response_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from keylane.broker.dispatch import RequestHeader
     from keylane.broker.node import Node
-    from keylane.coordinator.coordinator import ListedGroup
     from keylane.wire.versions import Entity
 
 API_KEY = 16
@@ -32,13 +31,8 @@ async def handle(request: Entity, header: RequestHeader, node: Node) -> Entity:
     states = {name.lower() async for name in in_slices(getattr(request, "states_filter", ()))}
     types = {name.lower() async for name in in_slices(getattr(request, "types_filter", ()))}
     error, listed = node.coordinator.list_groups(states, types)
-    return answer(header.api_version, error, listed)
-
-
-def answer(version: int, error: int, listed: Iterable[ListedGroup]) -> Entity:
-    """With these groups."""
-    module = response_module("list_groups", version)
-    groups = tuple(
+    module = response_module("list_groups", header.api_version)
+    groups = [
         entity(
             module.ListedGroup,
             group_id=group.group,
@@ -46,8 +40,16 @@ def answer(version: int, error: int, listed: Iterable[ListedGroup]) -> Entity:
             group_state=group.state,
             group_type=group.group_type,
         )
-        for group in listed
-    )
+        async for group in in_slices(listed)
+    ]
+    return answer(header.api_version, error, groups)
+
+
+def answer(version: int, error: int, groups: Iterable[Entity]) -> Entity:
+    """With these groups."""
     return entity(
-        module.ListGroupsResponse, throttle_time=datetime.timedelta(0), error_code=ErrorCode(error), groups=groups
+        response_type("list_groups", version),
+        throttle_time=datetime.timedelta(0),
+        error_code=ErrorCode(error),
+        groups=tuple(groups),
     )
