@@ -56,9 +56,9 @@ AT_ONCE = {
     "describe_configs resources.configuration_keys",
     "fetch forgotten_topics_data", "fetch forgotten_topics_data.partitions",
     "incremental_alter_configs resources.configs",
-    "list_config_resources resource_types",  "list_transactions producer_id_filters",
+    "list_config_resources resource_types", "list_transactions producer_id_filters",
     # What a member says of itself, read as one.
-    "consumer_group_heartbeat subscribed_topic_names", "consumer_group_heartbeat topic_partitions",
+    "consumer_group_heartbeat subscribed_topic_names",
     "consumer_group_heartbeat topic_partitions.partitions", "share_group_heartbeat subscribed_topic_names",
     # Read as columns.
     "offset_fetch groups.topics.partition_indexes", "txn_offset_commit topics.partitions",

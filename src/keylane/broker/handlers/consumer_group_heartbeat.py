@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from keylane.broker.dispatch import in_slices
 from keylane.coordinator.consumer_groups.protocol import HeartbeatRequest
 from keylane.wire.versions import response_module
 
@@ -37,8 +38,11 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     module = response_module("consumer_group_heartbeat", header.api_version)
     owned: dict[uuid.UUID, frozenset[int]] | None = None
     if request.topic_partitions is not None:
-        rows = [row for row in request.topic_partitions if row.topic_id is not None]
-        owned = {row.topic_id: frozenset(row.partitions) for row in rows}
+        owned = {
+            row.topic_id: frozenset(row.partitions)
+            async for row in in_slices(request.topic_partitions)
+            if row.topic_id is not None
+        }
     answer = await node.coordinator.consumer_heartbeat(
         HeartbeatRequest(
             request.group_id,
