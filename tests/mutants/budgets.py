@@ -188,6 +188,19 @@ MUTANTS = [
         answer("self.has"),
         f"{RUNNING}::test_what_is_beyond_its_part_is_not_begun_and_given_to_others",
     ),
+    _mutant(
+        "one that does not come again keeps something for itself for ever",
+        "Purse._forget_ended",
+        instead("FORGET_S", "10**9"),
+        f"{PURSE}::test_one_that_does_not_come_again_holds_up_nobody_who_comes_all_the_time",
+    ),
+    Mutant(
+        "option: budget",
+        "what waits comes again behind what waits for less long",
+        "FlowCore.release_due",
+        instead("reversed()", "self._schedule.pop_due(now)"),
+        f"{ENGINE}::test_what_waits_comes_again_in_the_order_in_which_it_asked",
+    ),
     Mutant(
         "option: budget",
         "what expired keeps what it spent",

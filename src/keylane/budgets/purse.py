@@ -97,7 +97,7 @@ class Purse:
         self._out: _Out | None = None
         self._away = False
         self._first: tuple[Hashable, Amounts, float] | None = None
-        """The first that lacks something, and when it came last."""
+        """The first that lacks something, and when it is to come again."""
         self._blocked_to = 0.0
         self._ask_at = 0.0
         self._is_modest = False
@@ -152,10 +152,10 @@ class Purse:
             if first is not None and first[0] == who:
                 self._first = None
             return None
-        if first is None or first[0] == who:
-            self._first = (who, dict(amounts), now)
         unknown_s = max(now + LOOK_S, min(self._ask_at, now + 1))
         self._blocked_to = min((one.from_s for one in self._grants if one.from_s > now), default=unknown_s)
+        if first is None or first[0] == who:
+            self._first = (who, dict(amounts), self._blocked_to)
         return self._blocked_to
 
     def _left(self, now: float) -> Amounts:
@@ -197,7 +197,7 @@ class Purse:
 
     def _forget_ended(self, now: float) -> None:
         self._grants = deque(one for one in self._grants if now < one.until_s and any(one.left.values()))
-        if self._first is not None and now > max(self._first[2], self._blocked_to) + FORGET_S:
+        if self._first is not None and now > self._first[2] + FORGET_S:
             self._first = None
 
     def owe(self, amounts: Mapping[str, int]) -> None:

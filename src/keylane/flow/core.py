@@ -668,9 +668,7 @@ class FlowCore:
         """What has waited long enough is ready again, before newer items of its source. Returns whether items have
         ended meanwhile of calls that still run."""
         has_ended = self._recall(now)
-        for item in self._schedule.pop_due(now):
-            item.source.again(item)
-            self.offer(item.source)
+        self._go_on(reversed(self._schedule.pop_due(now)))
         return has_ended
 
     @property

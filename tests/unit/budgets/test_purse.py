@@ -82,6 +82,18 @@ def test_one_that_does_not_come_again_keeps_nothing() -> None:
     assert purse.spend("other", some(100), later) is None
 
 
+def test_one_that_does_not_come_again_holds_up_nobody_who_comes_all_the_time() -> None:
+    purse, now = Purse(TOKENS, 0), 0.0
+    purse.spend("gone", some(100), 0)
+    while now < FORGET_S + 2:
+        if (asked := purse.ask(SEQ, now)) is not None:
+            purse.answered(SEQ, Granted(0), now)
+        if (due := purse.spend("other", some(100), now + 0.001)) is None:
+            return
+        now = max(now + 0.001, due)
+    raise AssertionError(asked)
+
+
 def test_what_is_left_is_given_back_before_the_lease_ends_and_not_behind() -> None:
     purse = Purse(TOKENS, 0)
     purse.spend("a", some(100), 0)

@@ -268,6 +268,24 @@ def test_nothing_is_looked_at_again_and_again_while_it_waits() -> None:
     assert looks <= len(began) + 10 * 100 * 2
 
 
+def test_what_waits_comes_again_in_the_order_in_which_it_asked() -> None:
+    """The first that lacks something is served first: it must not stand behind the others."""
+    one = driven()
+    shared = one.engine._core.flow._spending._budget  # type: ignore[attr-defined]
+    asked: list[int] = []
+
+    def refuse(who: tuple[Any, int], *_: Any, **__: Any) -> float:
+        asked.append(who[1])
+        return one.now + 0.02
+
+    shared.spend, shared.room = refuse, lambda _: 50
+    load(one, [1] * 9, keys=9)
+    for _ in range(3):
+        one.turn()
+        one.now += 0.02
+    assert asked == [*range(9)] * 3
+
+
 @pytest.mark.parametrize("options", [{}, {"batch": kl.Batch(2)}, {"ordering": "unordered"}])
 def test_so_many_calls_run_at_once_and_the_next_starts_as_one_ends(options: Any) -> None:
     """A batch of two counts as two."""
