@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 import sys
+from asyncio.sslproto import SSLProtocol
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     from keylane.broker.node import Node
 
+TLS_BUFFER_BYTES = 64 * 1024
+"""That asyncio keeps for each connection with TLS, an idle one too: of its 256 KiB ten thousand take 3 GB."""
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 
@@ -79,6 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--port {arguments.port}: give a number from 0 (a free port) to 65535")
         leave_hypothesis_out()
         with _data_folder(arguments) as path:
+            SSLProtocol.max_size = TLS_BUFFER_BYTES
             asyncio.run(_serve(arguments, path, config))
     except KeylaneError as error:
         sys.stderr.write(f"{ERROR_PREFIX}{error}\n")

@@ -39,7 +39,7 @@ from keylane.kafka.questions import RefusedError as RefusedError  # whoever asks
 from keylane.kafka.settings import CONSUMER_ONLY, MEMBER_DEFAULTS, PRODUCER_ONLY
 from keylane.kafka.share_groups import share_groups
 from keylane.kafka.topics import check_may_see, described
-from keylane.pipeline import TRACKING_SETTINGS
+from keylane.pipeline import MAX_TOPIC_NAME, TRACKING_SETTINGS
 from keylane.telling import logger_of
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class Admin:
         """Every topic with its partitions, internal ones included, by name. Raises `RefusedError` as `topics` does."""
         known = self._ask("list the topics", lambda timeout_s: self._client.list_topics(timeout=timeout_s)).topics
         for topic in dict.fromkeys(named):
-            if topic not in known:
+            if topic not in known and len(topic) <= MAX_TOPIC_NAME:  # no longer name is a topic's, or can be asked for
                 self._ask(f"look for the topic {topic!r}", partial(check_may_see, self._client, topic))
         return described(known)
 

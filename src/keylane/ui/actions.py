@@ -8,7 +8,7 @@ the command that does the same.
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeGuard, TypeVar
 
 from keylane.consumer.events import Pause, Resume
 from keylane.desk import records
@@ -42,6 +42,8 @@ PLACES: tuple[Literal["earliest", "latest", "time", "offset"], ...] = ("earliest
 BELOW: tuple[Literal["redriven", "time", "offset", "latest"], ...] = ("redriven", "time", "offset", "latest")
 """What a purge may delete."""
 Of = TypeVar("Of", bound=str)
+MOST = 2**63 - 1
+"""Of any number that a page gives: what Kafka's protocol holds."""
 MOST_LETTERS = 500
 
 
@@ -100,15 +102,15 @@ class Actions:
     def letters(self, asked: Mapping[str, str]) -> Report:
         """The oldest letters of a topic."""
         queue = self._queue(_text(asked, "topic"))
-        limit = min(int(asked["limit"]) if asked.get("limit", "").isdigit() else 100, MOST_LETTERS)
+        limit = min(_digits(asked, "limit", "limit: give a whole number") if "limit" in asked else 100, MOST_LETTERS)
         return list_report(queue, _wanted(asked), limit, waiting=asked.get("waiting") == "yes")
 
     def letter(self, asked: Mapping[str, object], *, payloads: bool = False) -> Report:
         """One letter; with `payloads` key, value and headers too."""
-        place = [str(asked.get(name, "")) for name in ("partition", "offset")]
-        if not all(one.isdigit() for one in place):
-            raise UsageError("a letter is named by topic, partition and offset")
-        return show_report(self._queue(_text(asked, "topic")), int(place[0]), int(place[1]), payloads=payloads)
+        partition, offset = (
+            _digits(asked, name, "a letter is named by topic, partition and offset") for name in ("partition", "offset")
+        )
+        return show_report(self._queue(_text(asked, "topic")), partition, offset, payloads=payloads)
 
     def redrive(self, body: Report) -> Report:
         """Send letters back, with `execute`; else count those that would go."""
@@ -232,9 +234,17 @@ def _texts(body: Report, name: str) -> list[str]:
 
 def _number(body: Report, name: str, default: int | None = None) -> int:
     found = body.get(name, default)
-    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-        raise UsageError(f"{name} {found!r}: give a whole number of at least 0")
+    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= MOST:
+        raise UsageError(f"{name} {found!r}: give a whole number from 0 to {MOST}")
     return found
+
+
+def _digits(asked: Mapping[str, object], name: str, refusal: str) -> int:
+    """The same of a query or of a body, where it may be text."""
+    text = str(asked.get(name, ""))
+    if len(text) > len(str(MOST)) or not (text.isascii() and text.isdecimal()) or int(text) > MOST:
+        raise UsageError(refusal)
+    return int(text)
 
 
 def _flag(body: Report, name: str) -> bool:
@@ -247,7 +257,7 @@ def _rates(found: object) -> dict[str, float | None]:
     if not isinstance(found, dict) or not set(found) <= set(RATES):
         raise UsageError(f"rates: give some of {', '.join(RATES)}")
     for name, rate in found.items():
-        if rate is not None and (not isinstance(rate, int | float) or isinstance(rate, bool)):
+        if rate is not None and not _is_rate(rate):
             raise UsageError(f"rates: {name} {rate!r}: give records a second, or null for no limit")
     return found
 
@@ -275,9 +285,13 @@ def _rule(do: str, body: Report) -> Asked:
 
 def _rate(body: Report) -> float:
     rate = body.get("per_s")
-    if not isinstance(rate, int | float) or isinstance(rate, bool):
+    if not _is_rate(rate):
         raise UsageError(f"per_s {rate!r}: give records a second")
     return float(rate)
+
+
+def _is_rate(found: object) -> TypeGuard[float]:
+    return isinstance(found, int | float) and not isinstance(found, bool) and -MOST <= found <= MOST
 
 
 def _wanted(asked: Mapping[str, object]) -> Wanted:
@@ -295,8 +309,4 @@ def _wanted(asked: Mapping[str, object]) -> Wanted:
 def _moment(asked: Mapping[str, object], name: str) -> int | None:
     """Milliseconds since the epoch; of a query they are text."""
     found = asked.get(name)
-    if found in (None, ""):
-        return None
-    if isinstance(found, bool) or not (isinstance(found, int) or (isinstance(found, str) and found.isdecimal())):
-        raise UsageError(f"{name} {found!r}: give milliseconds since the epoch")
-    return int(found)
+    return None if found in (None, "") else _digits(asked, name, f"{name} {found!r}: give milliseconds since the epoch")

@@ -56,7 +56,7 @@ class Guard:
         if not path.startswith("/api/"):
             return None
         origin = headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and _place(origin) != host:
             return Refusal(403, "the request comes from another site")
         if headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
             return Refusal(403, "the request comes from another site")
@@ -77,6 +77,14 @@ def _name(host: str) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower()
+
+
+def _place(origin: str) -> str | None:
+    """Its host and port; None for what is no address of the web."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def _is_address(name: str) -> bool:

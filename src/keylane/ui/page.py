@@ -7,14 +7,17 @@ import threading
 from typing import TYPE_CHECKING, Self
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from keylane.errors import PeerError
 from keylane.pipeline import Operations
+from keylane.telling import logger_of
 from keylane.ui.actions import Actions
 from keylane.ui.guard import Guard
 from keylane.ui.server import Server
 
 if TYPE_CHECKING:
+    import logging
     from collections.abc import Callable, Iterable, Sequence
 
     from keylane.kafka.admin import Admin
@@ -93,7 +96,11 @@ class Page:
 
     async def _serve(self) -> None:
         runner = web.AppRunner(
-            self._server.application(), access_log=None, shutdown_timeout=CLOSE_S, keepalive_timeout=QUIET_S
+            self._server.application(),
+            access_log=None,
+            logger=_http_log(),
+            shutdown_timeout=CLOSE_S,
+            keepalive_timeout=QUIET_S,
         )
         await runner.setup()
         assert runner.server is not None
@@ -133,3 +140,15 @@ class Connections:
         transport = handler.transport
         if transport is not None and not self._has_asked(transport):
             transport.abort()
+
+
+def _http_log() -> logging.Logger:
+    """What aiohttp has to say, without the bytes that are no HTTP: their sender is told 400, and strangers do not fill
+    the log with tracebacks."""
+    logger = logger_of("keylane.ui.http")
+    logger.addFilter(_is_ours)
+    return logger
+
+
+def _is_ours(line: logging.LogRecord) -> bool:
+    return not (line.exc_info and isinstance(line.exc_info[1], HttpProcessingError))
