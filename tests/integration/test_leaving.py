@@ -1,20 +1,61 @@
-"""What the page about leaving says: of groups as others see them, and of dependencies."""
+"""What the page about leaving says: data and offsets go elsewhere, groups as others see them, and dependencies."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import re
+import subprocess
+import sys
 import tomllib
+from contextlib import ExitStack
 from pathlib import Path
 
-from confluent_kafka import Consumer
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from keylane.broker.process import BrokerProcess
+from kit.either_broker import either_broker
 from kit.stage import Stage
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "leaving.md"
 TIMEOUT_S = 60.0
+
+
+@pytest.mark.parametrize("target", ["keylane", pytest.param("apache", marks=pytest.mark.full)])
+def test_data_and_offsets_go_to_another_broker(target: str, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        source = stack.enter_context(BrokerProcess(tmp_path / "source"))
+        servers = stack.enter_context(either_broker(target, tmp_path)).bootstrap
+        stage = Stage(source.bootstrap, f"leaves-{target}")
+        stage.create(2)
+        aborting = Producer({"bootstrap.servers": source.bootstrap, "transactional.id": "aborts"})
+        aborting.init_transactions(TIMEOUT_S)
+        aborting.begin_transaction()
+        aborting.produce(stage.topic, b"aborted", partition=0)
+        aborting.flush(TIMEOUT_S)
+        aborting.abort_transaction(TIMEOUT_S)
+        producer = Producer({"bootstrap.servers": source.bootstrap})
+        for number in range(20):
+            producer.produce(
+                stage.topic, b"%d" % number, b"key-%d" % number, number % 2, headers=[("n", b"%d" % number)]
+            )
+        assert producer.flush(TIMEOUT_S) == 0
+        member = Consumer({"bootstrap.servers": source.bootstrap, "group.id": stage.group})
+        # Offsets 0 and 1 of partition 0 are the aborted record and its marker.
+        positions = [TopicPartition(stage.topic, 0, 2 + 4), TopicPartition(stage.topic, 1, 10)]
+        member.commit(offsets=positions, asynchronous=False)
+        member.close()
+        program = ROOT / "examples" / "copy_to_kafka.py"
+        done = subprocess.run(
+            [sys.executable, program, source.bootstrap, servers], capture_output=True, text=True, timeout=4 * TIMEOUT_S
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "20 records of 1 topics\n"
+        left: list[bytes | None] = []
+        there = Stage(servers, f"leaves-{target}", group=stage.group)
+        there.run(lambda record: left.append(record.value))
+        assert sorted(left, key=lambda value: int(value or b"-1")) == [b"%d" % number for number in range(8, 20, 2)]
 
 
 def test_a_plain_consumer_goes_on_where_a_drained_group_stands(tmp_path: Path) -> None:
