@@ -11,6 +11,13 @@ TOGETHER = "unit/delivery/test_commits_together.py"
 
 MUTANTS = [
     Mutant(
+        "crash matrix: a backup has all that was acknowledged before it began",
+        "a restore takes bytes that are not those of the backup",
+        "backup:restore",
+        never("found_sum"),
+        "crash/test_backups.py::test_each_altered_byte_and_missing_file_of_a_backup_is_refused_by_name",
+    ),
+    Mutant(
         "DataFrames' crash matrix: after the checkpoint",
         "a record that is carried keeps no attempts",
         "TaskCarry.judge",
