@@ -33,7 +33,6 @@ DEAD = f"{TOPIC}.dead"
 A_SECOND = 250
 MOMENTS = 75
 """Points of the charts: two and a half minutes."""
-EVENTS = 10_000
 WIDTHS = {"phone": (390, 800), "tablet": (820, 1100), "desk": (1440, 1120)}
 
 
@@ -77,7 +76,7 @@ def main() -> None:
         with client.watching(GROUP) as watching:
             watching.until(lambda view: len(view.get("members", {})) == 3, "all report")
             client.act("/api/operate", group=GROUP, do="hold-key", where="key=N1050*", execute=True)
-            watching.until(lambda view: len(view["history"]) >= MOMENTS, "there are minutes to show", EVENTS)
+            watching.until(lambda view: len(view["history"]) >= MOMENTS, "there are minutes to show")
             client.act("/api/operate", group=GROUP, do="pause", topics=[f"{TOPIC}:3"], execute=True)
         if options.every:
             every(browser, served, options.folder)
