@@ -41,6 +41,7 @@ class Part:
     number: int
     log_end: int
     tracker: Tracker = field(default_factory=Tracker)
+    buffered_bytes: int = 0
     is_poll_paused: bool = False
     reached_end: bool = False
     fetched: int = 0

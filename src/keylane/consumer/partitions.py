@@ -5,11 +5,15 @@ no partition must keep another one from its records: each has a part that nobody
 is free of a part for all (the dynamic thresholds of Choudhury and Hahne, 1998). A partition over its threshold stops
 the poll for a moment, because librdkafka throws away what it has prefetched of a paused partition; where that moment is
 not enough, it is paused, so that the poll gets to what stands behind it.
+
+A few large records fill the bound on bytes as many small ones fill that on records. What a partition holds is therefore
+weighed by both, and once it is paused, its records' size says nothing about how many more there is room for.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 from keylane.consumer.ending import Ending
@@ -22,7 +26,7 @@ from keylane.records import Record
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence, Set
 
     from keylane.consumer.start import Start, TopicPartition
     from keylane.flow.items import Item
@@ -380,6 +384,7 @@ class PollBound:
         "_ending",
         "_large",
         "_limit",
+        "_max_bytes",
         "_over",
         "_partitions",
         "_paused",
@@ -388,9 +393,11 @@ class PollBound:
         "_still_until",
     )
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, max_bytes: float = inf) -> None:
         self._limit = limit
         """Records; it moves with their size."""
+        self._max_bytes = max_bytes
+        """What the buffered values may have together."""
         self._partitions = 1
         """How many are assigned; at least one."""
         self._large: set[Partition] = set()
@@ -422,8 +429,13 @@ class PollBound:
         if partition.reached_end and partition not in self._at_end:
             self._at_end.add(partition)
             self._ending.add(partition)
-        if partition.tracker.pending > self._own_part:
+        if self._held_by(partition) > self._own_part:
             self._large.add(partition)
+
+    @property
+    def paused(self) -> Set[Partition]:
+        """Those of which nothing more is polled for now, because they hold too much."""
+        return self._paused
 
     def forget(self, partition: Partition) -> None:
         for some in (self._large, self._over, self._paused, self._at_end, self._ending):
@@ -435,10 +447,10 @@ class PollBound:
             return PollPlan(credit)
         threshold = self._threshold()
         relaxed = threshold * RELAXED
-        self._over |= {one for one in self._large - self._paused if one.tracker.pending >= threshold}
-        self._over = {one for one in self._over - self._at_end if one.tracker.pending > relaxed}
+        self._over |= {one for one in self._large - self._paused if self._held_by(one) >= threshold}
+        self._over = {one for one in self._over - self._at_end if self._held_by(one) > relaxed}
         self._paused -= self._at_end
-        resume = {one for one in self._paused if one.tracker.pending <= relaxed}
+        resume = {one for one in self._paused if self._held_by(one) <= relaxed}
         pause, self._ending = self._ending, set()
         if not self._over:
             self._still_since = None
@@ -461,6 +473,10 @@ class PollBound:
             credit = min(credit, EQUAL_PARTS * self._limit // self._partitions)
         return max(1, credit)
 
+    def _held_by(self, partition: Partition) -> float:
+        """What it has of the bound: its records, or what its bytes are worth in records where that is more."""
+        return max(partition.tracker.pending, partition.buffered_bytes * self._limit / self._max_bytes)
+
     @property
     def _own_part(self) -> float:
         return self._limit * OWN_SHARE / self._partitions
@@ -470,8 +486,8 @@ class PollBound:
         if self._partitions == 1:
             return self._limit
         own = self._own_part
-        self._large = {one for one in self._large if one.tracker.pending > own}
-        taken = sum(one.tracker.pending - own for one in self._large)
+        self._large = {one for one in self._large if self._held_by(one) > own}
+        taken = sum(self._held_by(one) - own for one in self._large)
         return own + max(0, self._limit * COMMON_SHARE - taken) * FREE_SHARE
 
     def _stands_still(self, now: float) -> bool:
@@ -521,13 +537,14 @@ class Partitions:
         self._keeper = keeper
         self._max_bytes = pipeline.max_buffered_bytes
         self._mean_bytes: float | None = None
-        """Bytes a buffered record; of the last ones, while there are none. None before the first."""
+        """Bytes a buffered record, or one of a partition that is read on, where that is less; of the last ones, while
+        there are none. None before the first."""
         self._line = None if pipeline.priority is None else Line(pipeline.priority, Record)
         self._on_hold: set[TopicPartition] = set()
         self._all_on_hold = False
         self._counters = counters
         self._log = log
-        self._bound = PollBound(self._max_records(0))
+        self._bound = PollBound(self._max_records(0), self._max_bytes)
         has_store = pipeline.guarantee == "exactly_once"
         self.ending = None if ending_offsets is None else Ending(ending_offsets, has_store=has_store)
         self.open: dict[TopicPartition, Partition] = {}
@@ -679,10 +696,18 @@ class Partitions:
         return plan if self._mean_bytes is not None else replace(plan, credit=min(plan.credit, FIRST_CREDIT))
 
     def _follow_size(self) -> None:
-        """Both bounds in records: as many of the size of those that are buffered."""
-        if self.buffered:
-            self._mean_bytes = mean = self.buffered_bytes / self.buffered
-            self._bound.resize(max(1, min(self._max_records(len(self.open)), int(self._max_bytes / max(mean, 1e-9)))))
+        """Both bounds in records: those that are buffered, and as many more as there are bytes for."""
+        count, size = self.buffered, self.buffered_bytes
+        if count:
+            self._mean_bytes = size / count
+        for one in self._bound.paused:
+            count -= one.tracker.pending + one.claimed
+            size -= one.buffered_bytes
+        if count:
+            self._mean_bytes = min(self._mean_bytes or inf, size / count)
+        if self._mean_bytes is not None:
+            room = int((self._max_bytes - self.buffered_bytes) / max(self._mean_bytes, 1e-9))
+            self._bound.resize(max(1, min(self._max_records(len(self.open)), self.buffered + room)))
 
     def next_check(self) -> float | None:
         return self._bound.next_check()

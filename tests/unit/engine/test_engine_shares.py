@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keylane.consumer.partitions import STILL_S, PollBound, default_bound
+from keylane.consumer.partitions import STILL_S, Partitions, PollBound, default_bound
+from keylane.consumer.start import Start
 from keylane.kafka.settings import CONSUMER_DEFAULTS, FETCH_BYTES, fetch_bytes
+from keylane.offsets import DispatchBound, OffsetMap
+from keylane.pipeline import Pipeline
+from keylane.records import PlainMessage
+from keylane.telling import logger_of
 from kit.simulated_fetches import Part, run
 
 
@@ -99,3 +105,42 @@ def test_whatever_is_polled_the_buffer_keeps_its_bound(
         part.tracker.pending = 0
     bound.plan(0, now + STILL_S)
     assert not any(part.is_poll_paused for part in parts), "those that have nothing left are read on"
+
+
+def test_a_partition_of_large_records_is_held_to_its_share_of_the_bytes() -> None:
+    """Its four records are nothing of 20,000, and 40 of 64 MB; others would have to wait until they are through."""
+    bound = PollBound(20_000, 64e6)
+    bound.share_among(10)
+    large: Any = Part(0, 4)
+    large.tracker.pending, large.buffered_bytes = 4, 40_000_000
+    bound.polled(large)
+    assert bound.plan(4, 0.0).credit == 0, "the poll stands still first"
+    assert bound.plan(4, STILL_S).pause == (large,)
+    large.tracker.pending, large.buffered_bytes = 1, 5_000_000
+    assert bound.plan(1, 2.0).resume == (large,)
+
+
+def test_records_of_a_paused_partition_do_not_say_how_large_the_next_ones_are() -> None:
+    """Five records of 5 MB wait in a paused partition: there is room for thousands of small ones of others, not for one
+    at a time."""
+    partitions = of_ten({0: [bytes(5_000_000)] * 5, 1: [b"small"] * 20})
+    partitions.poll_plan(0.0)
+    assert [one.name for one in partitions.poll_plan(STILL_S).pause] == [("t", 0)]
+    partitions.observe(partitions.open["t", 1], messages(1, [b"small"] * 2, 20))
+    assert partitions.poll_plan(2 * STILL_S).credit >= 1_000
+
+
+def of_ten(values: dict[int, list[bytes]]) -> Partitions:
+    """Ten partitions, some of which have these records buffered."""
+    pipeline = Pipeline(kafka={"bootstrap.servers": "nowhere:1", "group.id": "g"}, topics=["t"], handler=print)
+    partitions = Partitions(pipeline, cast("Any", None), Counter(), None, logger_of("test"))
+    for number in range(10):
+        start = Start("t", number, 1, OffsetMap(0), 0, 100)
+        partitions.add(start, DispatchBound.for_cap(4_096), may_take=True, may_begin=True)
+    for number, some in values.items():
+        partitions.observe(partitions.open["t", number], messages(number, some, 0))
+    return partitions
+
+
+def messages(partition: int, values: list[bytes], first: int) -> list[PlainMessage]:
+    return [PlainMessage("t", partition, first + place, b"", value, (), (1, 0)) for place, value in enumerate(values)]
