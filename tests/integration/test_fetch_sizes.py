@@ -27,9 +27,9 @@ def broker() -> Iterator[EmbeddedBroker]:
     ("topics", "given", "size"),
     [
         (["few"], {}, 100_000),
-        (["many"], {}, 20_000),
-        (["few", "many"], {}, 19_607),
-        ("^m.*", {}, 20_000),
+        (["many"], {}, 50_000),
+        (["few", "many"], {}, 49_019),
+        ("^m.*", {}, 50_000),
         (Partitions([("many", 3)]), {}, 100_000),
         (["many"], {FETCH_BYTES: 60_000}, 60_000),
     ],

@@ -130,8 +130,9 @@ READER_DEFAULTS: dict[str, Any] = (
 """Of every client that reads and is no member (`reading`)."""
 
 FETCH_BYTES, ITS_ALIAS = "max.partition.fetch.bytes", "fetch.message.max.bytes"
-LEAST_FETCH_BYTES = 10_000
-FETCH_BYTES_OF_ALL = 2_000_000
+LEAST_FETCH_BYTES = 20_000
+"""More than a batch of Java's producers (16,384 by default): a broker gives a larger one only as the first of an answer."""
+FETCH_BYTES_OF_ALL = 5_000_000
 """All partitions have their turn within so many bytes, where that leaves each the least."""
 
 CONSUMER_DEFAULTS: dict[str, Any] = CHECKED | {

@@ -419,8 +419,9 @@ def test_a_handler_may_deallocate_what_its_connection_has_prepared(database: Dat
 
 def test_a_claim_that_fails_leaves_its_connection_usable(database: Database) -> None:
     database.sql("CREATE DOMAIN small AS bigint CHECK (VALUE < 100)")
+    PostgresStore(database.conninfo).open().close()
+    database.sql("ALTER TABLE keylane_processed ALTER COLUMN at TYPE small")
     with closing(PostgresStore(database.conninfo, connections=1).open()) as store:
-        database.sql("ALTER TABLE keylane_processed ALTER COLUMN at TYPE small")
         with pytest.raises(psycopg.errors.CheckViolation), store.transaction() as transaction:
             transaction.claim_all({Identity("g", 0, 100): 0})
         with store.transaction() as transaction:
