@@ -131,7 +131,7 @@ READER_DEFAULTS: dict[str, Any] = (
 
 FETCH_BYTES, ITS_ALIAS = "max.partition.fetch.bytes", "fetch.message.max.bytes"
 LEAST_FETCH_BYTES = 20_000
-"""More than a batch of Java's producers (16,384 by default): a broker gives a larger one only as the first of an answer."""
+"""More than a batch of Java's producers (16,384 by default): a larger one comes only as the first of an answer."""
 FETCH_BYTES_OF_ALL = 5_000_000
 """All partitions have their turn within so many bytes, where that leaves each the least."""
 
