@@ -445,12 +445,16 @@ class PollBound:
         credit = self._credit(self._limit - buffered)
         if not (self._large or self._paused or self._ending):
             return PollPlan(credit)
-        threshold = self._threshold()
+        scale = self._limit / self._max_bytes  # as in `_held_by`: these may be thousands, at each turn
+        held = {
+            one: max(one.tracker.pending, one.buffered_bytes * scale) for one in self._large | self._paused | self._over
+        }
+        threshold = self._threshold(held)
         relaxed = threshold * RELAXED
-        self._over |= {one for one in self._large - self._paused if self._held_by(one) >= threshold}
-        self._over = {one for one in self._over - self._at_end if self._held_by(one) > relaxed}
+        self._over |= {one for one in self._large - self._paused if held[one] >= threshold}
+        self._over = {one for one in self._over - self._at_end if held[one] > relaxed}
         self._paused -= self._at_end
-        resume = {one for one in self._paused if self._held_by(one) <= relaxed}
+        resume = {one for one in self._paused if held[one] <= relaxed}
         pause, self._ending = self._ending, set()
         if not self._over:
             self._still_since = None
@@ -481,13 +485,13 @@ class PollBound:
     def _own_part(self) -> float:
         return self._limit * OWN_SHARE / self._partitions
 
-    def _threshold(self) -> float:
-        """How much one partition may hold."""
+    def _threshold(self, held: Mapping[Partition, float]) -> float:
+        """How much one partition may hold. `held`: what each has of the bound."""
         if self._partitions == 1:
             return self._limit
         own = self._own_part
-        self._large = {one for one in self._large if self._held_by(one) > own}
-        taken = sum(self._held_by(one) - own for one in self._large)
+        self._large = {one for one in self._large if held[one] > own}
+        taken = sum(map(held.__getitem__, self._large)) - own * len(self._large)
         return own + max(0, self._limit * COMMON_SHARE - taken) * FREE_SHARE
 
     def _stands_still(self, now: float) -> bool:

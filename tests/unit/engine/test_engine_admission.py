@@ -29,6 +29,7 @@ class Part:
 
     def __init__(self) -> None:
         self.tracker = Tracker()
+        self.buffered_bytes = 0
         self.is_poll_paused = False
         self.reached_end = False
 
