@@ -317,7 +317,8 @@ class Pipeline(Flow):
     """Records polled and not yet complete, over all partitions. None: 20,000, or 400 for each assigned partition if
     that is more, and never more than 400,000."""
     max_buffered_bytes: int = 64 * 1024 * 1024
-    """Bytes of their values, over all partitions; one poll may go beyond it."""
+    """Bytes of their values, over all partitions, and about those of their keys and headers; one poll may go beyond
+    it."""
     commit: Commit | External = field(default_factory=Commit)
     """When to commit, and what else a commit says; or that nothing is committed to Kafka."""
     offset_reset: OffsetReset | str = "latest"

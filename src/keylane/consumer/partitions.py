@@ -22,7 +22,7 @@ from keylane.flow.items import Source
 from keylane.flow.urgency import Line, UrgentSource
 from keylane.offsets import PartitionTracker, encoding_of
 from keylane.offsets.read_epoch import ReadEpoch
-from keylane.records import Record
+from keylane.records import Record, readable_headers_of
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -526,6 +526,16 @@ FIRST_CREDIT = 500
 """Records to poll before the size of any is known."""
 
 
+BATCHES = 8
+"""About so many of the last polled batches say by a record each how large keys and headers are: to ask all is dear."""
+
+
+def _beside_bytes(message: Message) -> int:
+    """What a record has beside its value."""
+    headers = readable_headers_of(message) or []
+    return len(message.key() or b"") + sum(len(name) + len(value or b"") for name, value in headers)
+
+
 class Partitions:
     """Those that are assigned, by topic and partition; one leaves for good when it is closed."""
 
@@ -543,6 +553,8 @@ class Partitions:
         self._mean_bytes: float | None = None
         """Bytes a buffered record, or one of a partition that is read on, where that is less; of the last ones, while
         there are none. None before the first."""
+        self._beside_bytes = 0.0
+        """Of them those of key and headers, as one record of each of the last batches has them."""
         self._line = None if pipeline.priority is None else Line(pipeline.priority, Record)
         self._on_hold: set[TopicPartition] = set()
         self._all_on_hold = False
@@ -604,6 +616,7 @@ class Partitions:
 
     def observe(self, partition: Partition, messages: Sequence[Message]) -> None:
         """A polled batch."""
+        self._beside_bytes += (_beside_bytes(messages[-1]) - self._beside_bytes) / BATCHES
         before, before_bytes = partition.tracker.pending, partition.buffered_bytes
         if done := partition.observe(messages):
             self._counters["already_complete"] += done
@@ -701,16 +714,17 @@ class Partitions:
 
     def _follow_size(self) -> None:
         """Both bounds in records: those that are buffered, and as many more as there are bytes for."""
-        count, size = self.buffered, self.buffered_bytes
+        count, size = self.buffered, self.buffered_bytes + self.buffered * self._beside_bytes
+        room_bytes = self._max_bytes - size
         if count:
             self._mean_bytes = size / count
         for one in self._bound.paused:
             count -= one.tracker.pending + one.claimed
-            size -= one.buffered_bytes
+            size -= one.buffered_bytes + (one.tracker.pending + one.claimed) * self._beside_bytes
         if count:
             self._mean_bytes = min(self._mean_bytes or inf, size / count)
         if self._mean_bytes is not None:
-            room = int((self._max_bytes - self.buffered_bytes) / max(self._mean_bytes, 1e-9))
+            room = int(room_bytes / max(self._mean_bytes, 1e-9))
             self._bound.resize(max(1, min(self._max_records(len(self.open)), self.buffered + room)))
 
     def next_check(self) -> float | None:

@@ -376,6 +376,15 @@ def test_large_records_lower_the_poll_s_credit() -> None:
     assert world.core.plan(world.now).credit == 100 // 8, "the last size counts on"
 
 
+def test_keys_and_headers_count_as_about_what_a_record_of_each_batch_has() -> None:
+    world = World(max_buffered_records=1_000, max_buffered_bytes=100_000)
+    for offset in range(40):
+        message = PlainMessage("t", 0, offset, b"k" * 400, b"", (("h", b"v" * 599),))
+        world.core.polled(("t", 0), 1, [message])
+    assert world.core.partitions.buffered_bytes == 0
+    assert 6 <= world.core.plan(world.now).credit <= 8, "room for sixty of a thousand bytes, and one in eight of these"
+
+
 def test_bytes_of_a_lost_partition_are_let_go() -> None:
     world = World()
     world.poll("abc", value=b"v" * 1_000)
