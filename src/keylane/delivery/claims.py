@@ -12,7 +12,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from psycopg import DataError, Pipeline
-from psycopg.errors import InvalidSqlStatementName, error_from_result
+from psycopg.errors import FeatureNotSupported, InvalidSqlStatementName, error_from_result
 from psycopg.generators import execute
 from psycopg.pq import ExecStatus
 from psycopg.waiting import Wait
@@ -173,6 +173,9 @@ def answers(connection: Any, server: Server, commands: Iterable[Command]) -> Wai
     except InvalidSqlStatementName:  # a handler has said DEALLOCATE ALL
         yield from server.prepare(connection)
         return (yield from in_one_trip(connection, sends))
+    except FeatureNotSupported:  # a table was altered since they were prepared: the pool opens another connection
+        libpq.finish()
+        raise
 
 
 def in_one_trip(connection: Any, sends: Sequence[Callable[[], None]]) -> Waiting:

@@ -428,6 +428,17 @@ def test_a_claim_that_fails_leaves_its_connection_usable(database: Database) -> 
             assert not transaction.claim_all({Identity("g", 0, 99): 0})
 
 
+def test_a_table_that_is_altered_fails_one_claim_of_a_connection(database: Database) -> None:
+    with closing(PostgresStore(database.conninfo, connections=1).open()) as store:
+        with store.transaction() as transaction:
+            assert not transaction.claim_all({Identity("g", 0, 1): 0})
+        database.sql("ALTER TABLE keylane_purged ALTER COLUMN below TYPE numeric")
+        with pytest.raises(psycopg.errors.FeatureNotSupported), store.transaction() as transaction:
+            transaction.claim_all({Identity("g", 0, 2): 0})
+        with store.transaction() as transaction:
+            assert not transaction.claim_all({Identity("g", 0, 2): 0})
+
+
 def patience_of(database: Database, given: str = "") -> dict[str, str]:
     """What a handler's connection has of libpq's parameters that bound a wait for a silent server."""
     with closing(PostgresStore(database.conninfo + given).open()) as store, store.transaction() as transaction:
