@@ -406,6 +406,7 @@ def test_the_page_shows_the_example_which_runs(broker: BrokerProcess, tmp_path: 
 
 def test_a_defect_in_the_log_of_steps_ends_the_pipeline_by_name(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("keylane.delivery.steps.log.StepLog.keep", lambda *_: 1 // 0)
-    with pytest.raises(InternalError, match=f"steps of group '{stage.group}' are not kept any more: ZeroDivisionError"):
+    said = f"steps of group '{stage.group}' are not kept any more: ZeroDivisionError"
+    with pytest.raises((InternalError, kl.HandlerError), match=said):  # whichever is heard first
         run(stage, lambda _, context: context.step(str, name="ask"))
     assert all(found.base == 0 for found in stage.committed().values()), "nothing of it is complete"

@@ -62,6 +62,7 @@ STORE = "unit/delivery/test_exactly_once.py"
 SHOWN_ELSEWHERE = {
     "carry_over": f"{UNIT}_carry_over.py::test_a_failure_is_carried_with_the_later_records_of_its_key",
     "ExactlyOnce.unseen_commits": f"{STORE}::test_a_store_that_was_emptied_is_refused_and_both_ways_out_hold",
+    "steps": f"{UNIT}_kept_rows.py::test_a_step_of_a_row_is_kept_though_its_attempts_fail_and_its_task_runs_again",
     "Batch.min_size": f"{UNIT}_rows_in_batches.py::test_a_batch_waits_for_its_least_size",
     "Batch.linger_ms": f"{UNIT}_rows_in_batches.py::test_the_last_rows_of_a_task_linger_for_no_others",
 }

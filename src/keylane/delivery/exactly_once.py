@@ -568,10 +568,15 @@ class House:
 
     def _connected(self) -> OpenStore:
         if self._opened is None:
-            self._opened = self._store.open()
+            opened = self._store.open()
             self._has_answered = True
             if self._has_steps:
-                stored_steps.make_table(self._store, self._opened)
+                try:
+                    stored_steps.make_table(self._store, opened)
+                except BaseException:
+                    opened.close()
+                    raise
+            self._opened = opened
         return self._opened
 
     def _disconnect(self) -> None:

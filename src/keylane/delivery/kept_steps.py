@@ -172,7 +172,7 @@ class KeptSteps:
             self._put(lambda offsets=offsets: self._answers.give(offsets, self._useless()))  # type: ignore[misc]
             try:
                 self._topics.delete_below(offsets.result())
-            except StepLostError:  # which ends the run
+            except InternalError:  # which ends the run
                 return
             except PeerError as error:
                 logger.warning("steps of complete records are not deleted now: %s", error)
@@ -204,8 +204,8 @@ class KeptSteps:
         except Exception as error:
             failure = InternalError(f"steps of group {self.group!r} are not kept any more: {line_of(error)}")
             failure.__cause__ = error
-            self._answers.end(str(failure))
             self._fail(failure)
+            self._answers.end(failure)
 
     def _put(self, call: Callable[[], None]) -> None:
         self._calls.put(call)
@@ -219,21 +219,21 @@ class Answers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: set[Future[Any]] = set()
-        self._reason = ""
+        self._failure: InternalError | None = None
 
     def begin(self) -> Future[Any]:
         """A future that nobody can cancel: what was asked is answered."""
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
         with self._lock:
-            if self._reason:
-                future.set_exception(StepLostError(self._reason))
+            if self._failure is not None:
+                future.set_exception(self._failure)
             else:
                 self._waiting.add(future)
         return future
 
     def give(self, future: Future[Any], value: Any) -> None:
-        """A value, or an exception to raise; nothing to who was told the reason before."""
+        """A value, or an exception to raise; nothing to who was told of the end before."""
         with self._lock:
             if future not in self._waiting:
                 return
@@ -243,13 +243,13 @@ class Answers:
         else:
             future.set_result(value)
 
-    def end(self, reason: str) -> None:
-        """All who wait, and who ask from now on, are told the reason."""
+    def end(self, failure: InternalError) -> None:
+        """All who wait, and who ask from now on, are told this, which ends the run."""
         with self._lock:
-            self._reason = reason
+            self._failure = failure
             waiting, self._waiting = self._waiting, set()
         for future in waiting:
-            future.set_exception(StepLostError(reason))
+            future.set_exception(failure)
 
 
 class PartitionSteps:

@@ -105,7 +105,7 @@ def test_what_a_log_raises_ends_the_run_by_name_and_nobody_waits(
         monkeypatch.setattr(steps.log, "keep", lambda *_: 1 // 0)
         reason = "steps of group 'g' are not kept any more: ZeroDivisionError"
         assert reason in str(steps.keep(step_of(5), b"").exception(60)), "whose question it was"
-        with pytest.raises(StepLostError, match=reason):
+        with pytest.raises(InternalError, match=reason):
             attempt.result(60)
     assert reason in str(steps.ask(step_of(4)).exception(60)), "one that comes later"
     (failure,) = failures

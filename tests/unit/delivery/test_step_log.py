@@ -52,6 +52,37 @@ def test_nothing_is_acknowledged_to_an_owner_of_before_once_the_next_one_has_rea
     assert opened(broker).steps.answer(ASK) == b"answer"
 
 
+@pytest.mark.parametrize("acknowledged", range(5))
+def test_all_pieces_of_an_answer_are_appended_again_behind_another_mark(acknowledged: int) -> None:
+    """The connection ends when some of them have been acknowledged."""
+    broker = Broker()
+    owner = opened(broker)
+    owner.keep(ASK, b"an answer in")  # four pieces
+    for _ in range(2 * acknowledged):
+        owner.connection.go_on()
+    owner.connection.break_off()
+    owner.run()
+    assert owner.kept == {ASK: b"an answer in"}
+    assert opened(broker).steps.answer(ASK) == b"an answer in"
+
+
+def test_what_another_owner_may_have_read_is_not_deleted_as_of_no_use() -> None:
+    """An answer comes to the log without an acknowledgement, and another owner reads it before its writer knows."""
+    broker = Broker()
+    old = opened(broker)
+    old.keep(ASK, b"an answer")
+    old.connection.break_off()
+    while broker.late:
+        broker.append(broker.late.popleft())
+    while old.steps._producer != broker.producer or not old.steps._is_marked:
+        old.connection.go_on()
+    old.run(2)
+    new = opened(broker)
+    assert new.steps.answer(ASK) == b"an answer"
+    broker.delete_below(old.steps.trim())
+    assert opened(broker).steps.answer(ASK) == b"an answer"
+
+
 @pytest.mark.parametrize("steps_before", range(5))
 def test_whatever_of_its_opening_is_over_when_the_owner_of_before_appends(steps_before: int) -> None:
     """Each is either read by the new owner or not acknowledged to the old one."""

@@ -85,7 +85,7 @@ class Member:
         inside: Any = self.once.pipeline
         if inspect.iscoroutinefunction(inside.handler):
             return asyncio.run(self._run_async(inside, records, attempts))
-        with inside.resource():
+        with closing(self.once), inside.resource():
             return [self._outcome(inside, one, attempts) for one in records]
 
     def _outcome(self, inside: Any, record: kl.Record, attempts: int) -> Any:
@@ -97,8 +97,9 @@ class Member:
         return failed
 
     async def _run_async(self, inside: Any, records: list[kl.Record], attempts: int) -> list[Any]:
-        async with inside.resource():
-            return await asyncio.gather(*(self._outcome_async(inside, one, attempts) for one in records))
+        with closing(self.once):
+            async with inside.resource():
+                return await asyncio.gather(*(self._outcome_async(inside, one, attempts) for one in records))
 
     async def _outcome_async(self, inside: Any, record: kl.Record, attempts: int) -> Any:
         for attempt in range(1, attempts + 1):

@@ -45,7 +45,8 @@ async def handle(request: Any, header: RequestHeader, node: Node) -> Any:
     by_both = {
         name: topic_id
         async for (one, topic_id), count in in_slices(counts.items())
-        if count == 1 and one is None and counts[name := node.topics.name_of(topic_id), None] == 1
+        if count == 1 and one is None and topic_id is not None
+        if counts[name := node.topics.name_of(topic_id), None] == 1 and name is not None
     }
     results = []
     async for (name, topic_id), count in in_slices(counts.items()):

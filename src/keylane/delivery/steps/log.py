@@ -48,6 +48,10 @@ class _Write(NamedTuple):
     key: bytes
     value: bytes
     told: Told
+    position: int = 0
+    """It is in the log nowhere below this."""
+    is_last: bool = True
+    """False for a piece of an answer that others follow: alone it is of no use."""
 
 
 class StepLog:
@@ -77,6 +81,9 @@ class StepLog:
         self._sequence = 0
         self._unanswered: deque[_Write] = deque()
         """In the log's order; the mark is none of them."""
+        self._pieces: list[_Write] = []
+        """Of an answer whose last piece has no acknowledgement yet: those that have one. A mark ends what is begun, so
+        behind another one all of them are appended again."""
         self._position = begin
         """Up to here the table has the log."""
         self._loads_to: int | None = None
@@ -110,7 +117,7 @@ class StepLog:
         """Told once the answer is there for whoever runs the record again; or that it counts for nothing."""
         *before, last = pieces_of(step, answer, self._piece_bytes)
         for piece in before:
-            self._write(piece, _nothing_waits)
+            self._write(piece, _nothing_waits, is_last=False)
         self._write(last, told)
 
     def forget(self, step: Step, told: Told) -> None:
@@ -134,8 +141,10 @@ class StepLog:
                 answer = self._table.answer(step)
                 assert answer is not None
                 self.keep(step, answer, _nothing_waits)
+        # What has no acknowledgement may be in the log nevertheless, and another owner may have taken it from there.
+        unanswered = (one.position for one in (*self._pieces[:1], *self._unanswered)[:1])
         needed = self._table.first_needed
-        return self._position if needed is None else needed
+        return min((*unanswered, self._position if needed is None else needed))
 
     def close(self) -> None:
         """What has no acknowledgement by now counts for nothing."""
@@ -163,6 +172,8 @@ class StepLog:
             return
         self._producer, self._sequence, self._is_marked = answer, 0, True
         self._append(_Write(*encode(Mark(self._owner)), _nothing_waits), is_mark=True)
+        self._unanswered.extendleft(reversed(self._pieces))
+        self._pieces.clear()
         for write in self._unanswered:
             self._append(write)
 
@@ -187,12 +198,12 @@ class StepLog:
 
     # --- appending ---
 
-    def _write(self, entry: Entry, told: Told) -> None:
+    def _write(self, entry: Entry, told: Told, *, is_last: bool = True) -> None:
         if self._lost is not None:
             told(self._lost)
             return
         assert self._is_open, "nobody knows yet what is kept"
-        write = _Write(*encode(entry), told)
+        write = _Write(*encode(entry), told, self._position, is_last)
         self._unanswered.append(write)
         if self._is_marked:  # else it goes out behind the mark
             self._append(write)
@@ -227,6 +238,10 @@ class StepLog:
             if not is_mark:
                 self._was_refused = False
                 self._unanswered.popleft()
+                if write.is_last:
+                    self._pieces.clear()
+                else:
+                    self._pieces.append(write)
                 write.told(None)
 
     def _take(self, offset: int, write: _Write) -> None:

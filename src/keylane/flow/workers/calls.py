@@ -113,9 +113,9 @@ def give_outcomes(items: Sequence[Item], outcomes: Sequence[Outcome]) -> None:
 
 def failure_of(error: BaseException, places: Sequence[Place] = (), *, is_shared: bool = False) -> Failure:
     """What an exception from the function means: a wrong use of keylane is not mended by another attempt, and a store
-    that is not the one ends the run."""
-    is_other_store = is_one_of(error, StoreError)
-    return Failure(error, final=is_final(error), halts=is_other_store, places=places, is_shared=is_shared)
+    that is not the one ends the run, as does a defect of keylane."""
+    halts = is_one_of(error, StoreError) or is_one_of(error, InternalError)
+    return Failure(error, final=is_final(error), halts=halts, places=places, is_shared=is_shared)
 
 
 def as_told(error: BaseException) -> BaseException:
