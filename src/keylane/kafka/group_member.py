@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -37,7 +38,7 @@ from keylane.kafka.membership import (
     Stop,
 )
 from keylane.kafka.places import for_groups
-from keylane.kafka.starts import Starts
+from keylane.kafka.starts import MovedOnError, Starts
 from keylane.kafka.topic_ids import AnotherTopicError
 from keylane.patterns import for_clients, is_pattern, is_read
 from keylane.telling import logger_of
@@ -321,6 +322,7 @@ class GroupMember:
             if self._instance is not None and self._must_rejoin.is_set():
                 self._rejoin(self._instance)
                 return
+            self._do(self._membership.again(monotonic()))
             self._begin_seek()
             self._look_for_topics()
 
@@ -484,6 +486,10 @@ class GroupMember:
                 return self._starts.resolved(names, action.targets)
             except MissingError as error:
                 self._do(self._membership.has_no_log(error.topic, monotonic()))
+            except MovedOnError as error:
+                logger.warning("%s; %d partitions do not start now", error, len(names))
+                self._membership.did_not_begin(replace(action, names=names), monotonic())
+                break
         return []
 
     @property

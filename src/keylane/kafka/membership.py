@@ -7,6 +7,7 @@ A partition is, for this member,
 
     not ours    the group has not given it, or has it back
     absent      the group has given it, and its topic was deleted: it begins when the topic is made anew
+    given       the group has given it while it was going on, and takes no commit: it begins when that is over
     ours        it is read, in the epoch of its assignment
     ending      it is ours, and its records come to their end: for the group, which takes it back, or for a seek
 
@@ -16,7 +17,7 @@ what the group took without asking is `Lost`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ DELETED_S = 2.0
 
 NEXT_TOPIC_S = 5.0
 """How often one of the topics that are assigned is looked for, though nobody missed it."""
+
+AGAIN_S = 0.2
+"""How soon it is tried again to begin what could not."""
 
 LOOK_AGAIN_S = 5.0
 """How often it is looked for a topic that was deleted and may be made anew."""
@@ -165,6 +169,11 @@ class Membership:
         """Which topic is the next that is looked for."""
         self._look_at = 0.0
         """When to look for missing topics next."""
+        self._not_begun: list[Begin] = []
+        """What the group gave and was going on just then, so that it could not begin. A cooperative group does not give
+        again what a member has."""
+        self._again_at = 0.0
+        """When that is tried again."""
 
     @property
     def is_ending(self) -> bool:
@@ -179,12 +188,14 @@ class Membership:
         elif self._ending is not None:  # the session timed out meanwhile, and the group went on
             yield from self._lose(self._ending.names)
         self._no_longer_absent(names)  # else they would begin twice
+        self._no_longer_to_begin(names)
         yield Begin(names, {})
         yield Keep()
 
     def revoked(self, names: list[Name]) -> Iterator[Action]:
         """The group wants these back."""
         yield from self.finish()
+        self._no_longer_to_begin(names)
         self._no_longer_absent(names)  # now: some may have been sought in a topic that turns out to be no more
         known = self._known(names)
         if not known:
@@ -198,12 +209,14 @@ class Membership:
 
     def lost(self, names: list[Name]) -> Iterator[Action]:
         """The group went on without this member."""
+        self._not_begun.clear()
         self._no_longer_absent(names)
         yield from self._lose(self._known(names))
         yield from self._give_back([])
 
     def fenced(self) -> Iterator[Action]:
         """The member's client was given up."""
+        self._not_begun.clear()
         yield from self._lose(sorted(self.ours))
 
     # --- what the consumer does ---
@@ -247,6 +260,23 @@ class Membership:
     def began(self, epochs: Mapping[Name, int]) -> None:
         """These are ours."""
         self.ours.update(epochs)
+
+    # --- what could not begin ---
+
+    def did_not_begin(self, action: Begin, now: float) -> None:
+        """The group was going on: either it takes these back, or they begin with the generation that comes."""
+        self._not_begun.append(action)
+        self._again_at = now + AGAIN_S
+
+    def again(self, now: float) -> Iterator[Action]:
+        """Let begin what could not. Only while nothing is ending."""
+        if self._not_begun and now >= self._again_at and not self._is_closing():
+            actions, self._not_begun = self._not_begun, []
+            yield from actions
+
+    def _no_longer_to_begin(self, names: Collection[Name]) -> None:
+        left = [replace(one, names=[name for name in one.names if name not in names]) for one in self._not_begun]
+        self._not_begun = [one for one in left if one.names]
 
     # --- topics that are no more ---
 

@@ -29,7 +29,6 @@ from keylane.offsets import OffsetMap, encode
 from keylane.offsets.edits import replayed, rewritten, standing
 from keylane.patterns import is_pattern, matches
 from keylane.pipeline import LATEST_THEN_EARLIEST, Commit, External, duration_ms
-from keylane.telling import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from keylane.kafka.membership import Target
     from keylane.pipeline import Pipeline
 
-logger = logger_of("keylane.kafka")
 
 Names = list[tuple[str, int]]
 
@@ -103,14 +101,7 @@ class Starts:
 
     def resolved(self, names: Names, targets: Mapping[tuple[str, int], Target] | None = None) -> list[Start]:
         """Where each partition starts: at its target, if it has one. A start that was not committed is, before anything
-        of it can run. None starts when the group has gone on without this member, which then joins again."""
-        try:
-            return self._resolved(names, targets)
-        except _MovedOnError as error:
-            logger.warning("%s; %d partitions do not start here", error, len(names))
-            return []
-
-    def _resolved(self, names: Names, targets: Mapping[tuple[str, int], Target] | None) -> list[Start]:
+        of it can run. Raises `MovedOnError` where the group is going on, with this member or without it."""
         give_up_at = self._patience.give_up_at()
         targets = targets or {}
         starts: dict[tuple[str, int], Start] = {}
@@ -175,7 +166,7 @@ class Starts:
             if problem.fatal:
                 raise PeerError(text)
             if problem.moved_on and not self._pipeline.assignment:
-                raise _MovedOnError(text)
+                raise MovedOnError(text)
             self._check_there(name for name, one in problems.items() if one.missing)
             self._patience.wait(give_up_at, text)
             first = [one for one in first if one.name in problems]
@@ -287,7 +278,7 @@ class Starts:
                 return found
             what = f"the committed offsets of group {self._pipeline.group_id!r}"
             if failed.code() in MOVED_ON and not self._pipeline.assignment:
-                raise _MovedOnError(f"{what} are another member's to read: {describe(failed)}")
+                raise MovedOnError(f"{what} are another member's to read: {describe(failed)}")
             self._patience.ask_again(failed, give_up_at, what)
 
     def _checked(self, commits: list[Committed]) -> list[Committed]:
@@ -318,8 +309,8 @@ class Starts:
         check_no_commits_at_brokers(Admin(for_records(kafka)), self._pipeline.group_id, kafka, names, way_out)
 
 
-class _MovedOnError(Exception):
-    """The group went on without this member."""
+class MovedOnError(Exception):
+    """The group is going on, with this member or without it: it takes no commit of the generation before."""
 
 
 class _First:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from keylane.kafka.membership import (
+    AGAIN_S,
     DELETED_S,
     Begin,
     Deleted,
@@ -53,6 +54,8 @@ class Member(RuleBasedStateMachine):
         """Topics without logs."""
         self.known_gone: set[str] = set()
         """As the member was told."""
+        self.is_going_on = False
+        """Whether the group takes no commit, so that nothing begins."""
         self.epoch = 0
         self.now = 0.0
 
@@ -95,6 +98,9 @@ class Member(RuleBasedStateMachine):
             missing = next((topic for topic, _ in left if topic in self.gone), None)
             if missing is None:
                 assert not self.read.keys() & set(left), "nothing begins twice"
+                if self.is_going_on:
+                    self.membership.did_not_begin(Begin(left, {}), self.now)
+                    return
                 self.epoch += 1
                 self.read |= dict.fromkeys(left, self.epoch)
                 self.membership.began(dict.fromkeys(left, self.epoch))
@@ -125,6 +131,16 @@ class Member(RuleBasedStateMachine):
             self.wanted = None
 
     @rule()
+    def the_group_is_going_on_or_has_gone(self) -> None:
+        self.is_going_on = not self.is_going_on
+
+    @precondition(lambda self: not self.membership.is_ending)
+    @rule()
+    def what_could_not_begin_is_tried_again(self) -> None:
+        self.now += AGAIN_S
+        self.do(self.membership.again(self.now))
+
+    @rule()
     def the_group_goes_on_without_it(self) -> None:
         done = self.do(self.membership.lost(sorted(self.has)))
         assert [one for one in done if isinstance(one, Keep | GiveBack)] == [GiveBack()]
@@ -139,6 +155,7 @@ class Member(RuleBasedStateMachine):
         assert self.ending == wanted
         assert len(done) == bool(wanted)
 
+    @precondition(lambda self: not self.is_going_on)
     @rule(names=SOME, is_old=st.booleans())
     def aborted_partitions_are_read_again(self, names: set[Name], is_old: bool) -> None:
         if self.ending:
@@ -188,7 +205,9 @@ class Member(RuleBasedStateMachine):
     @invariant()
     def all_that_is_given_is_ours_or_waits(self) -> None:
         absent = {name for name in self.has if name[0] in self.known_gone}
-        assert self.has == self.read.keys() | absent
+        to_begin = {name for one in self.membership._not_begun for name in one.names}
+        assert self.has - to_begin == (self.read.keys() | absent) - to_begin
+        assert not to_begin & self.read.keys()
         assert all(self.membership.is_deleted(topic) == (topic in self.known_gone) for topic in ("a", "b"))
 
 

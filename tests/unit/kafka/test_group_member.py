@@ -21,7 +21,9 @@ from keylane.kafka.faults import Faults
 from keylane.kafka.group_member import GroupMember
 from keylane.kafka.logs import MissingError
 from keylane.kafka.membership import Target
+from keylane.kafka.starts import MovedOnError
 from keylane.offsets import OffsetMap
+from kit.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -401,6 +403,16 @@ def test_a_deleted_topic_is_looked_for_and_begins_again(world: World, monkeypatc
     world.member.suspect("t")
     world.client.turn()
     assert world.told_since() == [("stop", [T0]), ("t", [T0])]
+
+
+def test_what_could_not_begin_while_the_group_was_going_on_begins_when_that_is_over(world: World) -> None:
+    """A cooperative group does not give again what a member has."""
+    world.resolve_error = MovedOnError("ILLEGAL_GENERATION")
+    world.give(T0)
+    assert world.told_since() == [("client", "incremental_assign")]
+    world.resolve_error = None
+    until(lambda: world.client.turn() or bool(world.told), "it begins")  # type: ignore[func-returns-value]
+    assert world.told_since() == [("assigned", (0, 0)), ("read", [0])]
 
 
 def test_what_a_start_raises_ends_the_consumer_and_not_the_callback(world: World) -> None:

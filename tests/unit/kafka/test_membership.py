@@ -102,6 +102,30 @@ def test_a_member_that_is_fenced_loses_all_and_tells_nobody(world: World) -> Non
     assert not world.member.is_ending
 
 
+def test_what_could_not_begin_begins_later_unless_the_group_has_taken_it_back(world: World) -> None:
+    member = world.member
+    member.did_not_begin(Begin([T1, ("u", 0)], {}), 0.0)
+    assert world.do(member.again(0.1)) == [], "not at once"
+    assert world.do(member.revoked([("u", 0)])) == [Stop([]), GiveBack()]
+    assert world.do(member.again(1.0)) == [Begin([T1], {})]
+    assert world.do(member.again(2.0)) == [], "it is ours"
+
+
+@pytest.mark.parametrize("how", ["lost", "fenced", "assigned", "closing"])
+def test_what_could_not_begin_is_nothing_to_begin_any_more(world: World, how: str) -> None:
+    member = world.member
+    member.did_not_begin(Begin([T1], {}), 0.0)
+    if how == "lost":
+        world.do(member.lost([T0, T1]))
+    elif how == "fenced":
+        world.do(member.fenced())
+    elif how == "assigned":
+        world.do(member.assigned([T1]))
+    else:
+        world.is_closing = True
+    assert world.do(member.again(9.0)) == []
+
+
 def test_a_seek_is_a_revoke_that_the_group_does_not_see(world: World) -> None:
     before = world.member.ours[T0]
     assert world.do(world.member.sought({T0: Target(7), T1: Target(9)}, None)) == [End([T0])]
