@@ -156,6 +156,17 @@ def batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
         position += header.length
 
 
+def fetched_batches(data: bytes, position: int) -> Iterator[tuple[int, BatchHeader]]:
+    """The same for what a fetch from `position` brought, without the batches before it. Raises `BatchError` for one
+    that is damaged."""
+    for at, header in batches(data):
+        if header.next_offset <= position:
+            continue
+        if not check_crc(data, at, header):
+            raise BatchError(f"the checksum of the batch at offset {header.base_offset} does not hold")
+        yield at, header
+
+
 def with_timestamp_type(batch: bytes, header: BatchHeader, append_time_ms: int | None) -> tuple[bytes, BatchHeader]:
     """The batch as a topic keeps it: with the broker's time (LogAppendTime), or, for None, with the producer's."""
     attributes = header.attributes & ~TIMESTAMP_TYPE_MASK

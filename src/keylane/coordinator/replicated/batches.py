@@ -14,12 +14,10 @@ from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.wire.batches import (
     DELETE_HORIZON_MASK,
     TIMESTAMP_TYPE_MASK,
-    BatchError,
-    check_crc,
     decode_records,
+    fetched_batches,
     read_header,
 )
-from keylane.wire.batches import batches as batches_in
 from keylane.wire.primitives import read_varint, varint
 
 if TYPE_CHECKING:
@@ -80,11 +78,7 @@ def read(data: bytes, position: int) -> Iterator[tuple[Place, bytes]]:
 
     Raises `BatchError` for one that is damaged.
     """
-    for at, header in batches_in(data):
-        if header.next_offset <= position:
-            continue
-        if not check_crc(data, at, header):
-            raise BatchError(f"the checksum of the batch at offset {header.base_offset} does not hold")
+    for at, header in fetched_batches(data, position):
         producer = Producer(header.producer_id, header.producer_epoch)
         yield Place(header.base_offset, header.next_offset, producer), data[at : at + header.length]
 

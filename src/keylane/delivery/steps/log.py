@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator.replicated.journal import Refused
@@ -142,9 +143,9 @@ class StepLog:
                 assert answer is not None
                 self.keep(step, answer, _nothing_waits)
         # What has no acknowledgement may be in the log nevertheless, and another owner may have taken it from there.
-        unanswered = (one.position for one in (*self._pieces[:1], *self._unanswered)[:1])
-        needed = self._table.first_needed
-        return min((*unanswered, self._position if needed is None else needed))
+        oldest = next(chain(self._pieces, self._unanswered), None)
+        places = (self._table.first_needed, None if oldest is None else oldest.position)
+        return min((place for place in places if place is not None), default=self._position)
 
     def close(self) -> None:
         """What has no acknowledgement by now counts for nothing."""

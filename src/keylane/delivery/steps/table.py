@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from keylane.coordinator.transactions.transactional_ids import Producer
 from keylane.delivery.steps.formats import Forgotten, Mark, StepFormatError, decode
-from keylane.wire.batches import BatchError, batches, check_crc, decode_records
+from keylane.wire.batches import decode_records, fetched_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -66,11 +66,7 @@ class StepTable:
     def read(self, data: bytes, position: int) -> int:
         """The log's next batches, from this offset on; returns the offset behind them. Raises `BatchError`, and
         `StepFormatError` as `take`."""
-        for at, header in batches(data):
-            if header.next_offset <= position:
-                continue
-            if not check_crc(data, at, header):
-                raise BatchError(f"the checksum of the batch at offset {header.base_offset} does not hold")
+        for at, header in fetched_batches(data, position):
             producer = Producer(header.producer_id, header.producer_epoch)
             for record in () if header.is_control else decode_records(data, at):
                 self.take(record.offset, producer, record.key, record.value, record.timestamp_ms)
